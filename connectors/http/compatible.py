@@ -1,4 +1,4 @@
-"""Common parts of the interfaces of other products: calls of the service, errors, and routes."""
+"""Common parts of the interfaces of mem0 and Zep: calls of the service, errors, and routes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -25,13 +25,13 @@ EVERYTHING = {"older_than": format_time(EPOCH_MS_MAX)}  # filter of memories to 
 
 
 class ClientCalls:
-    """Request with its service calls, for the tenant in its path. `parameters` are the parsed ones of the URL."""
+    """Calls of the service for a request. Its path names the tenant; `parameters` are its parsed URL parameters."""
 
     def __init__(self, handler: RequestHandler, request: Request, parameters: Any) -> None:
         self._handler, self.request, self.parameters = handler, request, parameters
         self.tenant_id = request.path_params["tenant_id"]
         self.environment = request.path_params.get("environment", PRODUCTION)
-        self._headers = tuple(map(_ours, credentials_of(request)))
+        self._headers = tuple(map(_converted_header, credentials_of(request)))
 
     async def body(self) -> bytes:
         """Return the JSON body of the request. Raise Problem and InvalidRecord."""
@@ -44,23 +44,20 @@ class ClientCalls:
     async def apply(self, user_id: str, events: Sequence[dict[str, Any]]) -> list[tuple[MemoryEvent, Receipt | None]]:
         """Store events in order, and wait for each receipt; check all events before storing the first. A receipt
         that does not come in time is None. Raise RecallflowError."""
-        parsed: list[MemoryEvent] = [self.check(user_id, fields) for fields in events]
-        applied = []
+        checked: list[MemoryEvent] = [self.check(user_id, fields) for fields in events]
+        service, timeout_s = self._handler.service, self._handler.limits.timeout_s
         with self._handler.slot(self.tenant_id):
-            for event in parsed:
-                stored = await self._handler.service.apply(event, self._headers, self._handler.limits.timeout_s)
-                applied.append((event, stored.receipt))
-        return applied
+            return [(event, (await service.apply(event, self._headers, timeout_s)).receipt) for event in checked]
 
     async def version(self, user_id: str, memory_id: str) -> dict[str, Any]:
         """Return the current version of a memory. Raise RecallflowError."""
         response = await self.ask(user_id, {"type": "memory.get", "memory_id": memory_id})
         return (response.versions or [{}])[0]
 
-    async def recall(self, user_id: str, query: str, least: float = 0.0, **fields: Any) -> list[dict[str, Any]]:
-        """Return the current versions of the best memories with their owners and scores, which are at least `least`."""
+    async def recall(self, user_id: str, query: str, min_score: float = 0.0, **fields: Any) -> list[dict[str, Any]]:
+        """Return the current versions of the best memories with their owners and scores."""
         response = await self.ask(user_id, {"type": "recall", "query": query, **fields})
-        scores = {memory.id: memory.relevance for memory in response.memories or [] if memory.relevance >= least}
+        scores = {memory.id: memory.relevance for memory in response.memories or [] if memory.relevance >= min_score}
         versions = await asyncio.gather(*(self._version_if_any(user_id, memory_id) for memory_id in scores))
         return [one | {"score": scores[one["id"]], "owner": user_id} for one in versions if one is not None]
 
@@ -86,42 +83,37 @@ class ClientCalls:
             raise invalid("", f"cannot be written as JSON: {error}") from None
 
 
-def _ours(header: tuple[str, bytes | None]) -> tuple[str, bytes | None]:
-    """Return the header with an API key's scheme in `authorization` converted to `x-api-key`."""
+def _converted_header(header: tuple[str, bytes | None]) -> tuple[str, bytes | None]:
+    """Return a header; an `authorization` with an API key becomes an `x-api-key`."""
     name, value = header
     if name == TOKEN_HEADER and value is not None and value.lower().startswith(_SCHEMES):
         return KEY_HEADER, value.partition(b" ")[2].strip(b" ")
     return header
 
 
-async def pages(calls: ClientCalls, user_id: str, filters: dict[str, Any], most: int) -> AsyncIterator[MemoryPage]:
+async def pages(calls: ClientCalls, user_id: str, filters: dict[str, Any], limit: int) -> AsyncIterator[MemoryPage]:
     """Yield the pages of an owner's memories, up to a number of memories."""
     query: dict[str, Any] = {"type": "memories.list", "filters": filters}
-    while most > 0:
-        response = await calls.ask(user_id, query | {"limit": min(most, PAGE_MAX)})
-        page = response.memory_page
-        if page is None:
-            return
+    while limit > 0 and (page := (await calls.ask(user_id, query | {"limit": min(limit, PAGE_MAX)})).memory_page):
         yield page
+        limit, query["after"] = limit - len(page.memories), page.after
         if page.after is None:
             return
-        most -= len(page.memories)
-        query["after"] = page.after
 
 
-# Methods and paths, the operation behind them, and the model of the URL parameters.
+# Methods and paths, their operation, and the model of their URL parameters.
 Operations = Sequence[tuple[str, Callable[[Any], Awaitable[Any]], type[BaseModel]]]
 Answer = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def _route_class(message_field: str) -> type[CheckedRoute]:
-    """Return the class of routes whose errors contain their message in the field that the product's clients read."""
+    """Return a class of routes whose error responses have their message in `message_field`, for a product's clients."""
 
     class Route(CheckedRoute):
         def get_route_handler(self) -> Answer:
             handle = super().get_route_handler()
 
-            async def answered(request: Request) -> Response:
+            async def handle_errors(request: Request) -> Response:
                 try:
                     return await handle(request)
                 except RecallflowError as error:
@@ -129,7 +121,7 @@ def _route_class(message_field: str) -> type[CheckedRoute]:
                     content = {message_field: body.message, "error": body.model_dump(exclude={"truncated"})}
                     return error_response(body.code, orjson.dumps(content))
 
-            return answered
+            return handle_errors
 
     return Route
 
@@ -155,7 +147,7 @@ def routes(
         )
         return Response(orjson.dumps({message_field: message}), 501, media_type=JSON)
 
-    # The second prefix also matches paths of the first, so the first comes first.
+    # Routes are tried in order. The second prefix also matches the paths of the first, and so it is added later.
     for prefix in (f"/{name}/{{tenant_id}}/environments/{{environment}}", f"/{name}/{{tenant_id}}"):
         for methods_and_paths, operation, parameters in operations:
             for one in methods_and_paths.split(", "):

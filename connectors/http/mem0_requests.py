@@ -22,7 +22,7 @@ _PREFIXES = {AGENT: "agent:", APP: "app:", RUN: "run:"}
 
 
 def owner_of(entities: Mapping[str, str]) -> tuple[str, str]:
-    """Return our name of the owner, and its entity kind. Raise InvalidRecord without an entity."""
+    """Return our name of the owner, and the kind of entity that it is. Raise InvalidRecord without an entity."""
     for kind in ENTITIES:
         if name := entities.get(kind):
             for reserved, prefix in _PREFIXES.items() if kind == USER else ():
@@ -32,22 +32,20 @@ def owner_of(entities: Mapping[str, str]) -> tuple[str, str]:
     raise invalid(USER, f"is missing: give one of {', '.join(ENTITIES)}, at the top level or in filters")
 
 
-def owned(entities: Mapping[str, str], metadata: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+def owner_and_fields(entities: Mapping[str, str], metadata: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
     """Return the owner and the further fields of a new memory: a run becomes the session, an app the project, and an
     agent goes into the metadata. Raise InvalidRecord."""
     labels = {**(metadata or {}), **({AGENT_LABEL: agent} if (agent := entities.get(AGENT)) else {})}
-    given = {"session_id": entities.get(RUN), "project_id": entities.get(APP), "metadata": labels}
-    return owner_of(entities)[0], {name: value for name, value in given.items() if value}
+    fields = {"session_id": entities.get(RUN), "project_id": entities.get(APP), "metadata": labels}
+    return owner_of(entities)[0], {name: value for name, value in fields.items() if value}
 
 
 def shown_entities(user_id: str, version: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the entities of a memory under mem0's names."""
     agent = (version.get("metadata") or {}).get(AGENT_LABEL)
-    found = {USER: None, AGENT: agent, APP: version.get("project_id"), RUN: version.get("session_id")}
-    for kind, prefix in _PREFIXES.items():
-        if user_id.startswith(prefix):
-            return found | {kind: user_id.removeprefix(prefix)}
-    return found | {USER: user_id}
+    entities = {USER: None, AGENT: agent, APP: version.get("project_id"), RUN: version.get("session_id")}
+    kind, prefix = next((one for one in _PREFIXES.items() if user_id.startswith(one[1])), (USER, ""))
+    return entities | {kind: user_id.removeprefix(prefix)}
 
 
 def mem0_id(user_id: str, memory_id: str) -> str:
@@ -55,11 +53,11 @@ def mem0_id(user_id: str, memory_id: str) -> str:
     return f"{quote(user_id, safe='')}:{quote(memory_id, safe='')}"
 
 
-def our_id(given: str) -> tuple[str, str]:
-    """Return owner and memory id of such an id. Raise InvalidRecord (`not_found`)."""
-    user_id, colon, memory_id = given.partition(":")
+def our_id(mem0_id: str) -> tuple[str, str]:
+    """Return owner and memory id of mem0's id of a memory. Raise InvalidRecord (`not_found`)."""
+    user_id, colon, memory_id = mem0_id.partition(":")
     if not (user_id and colon and memory_id):
-        raise missing("memory_id", "is not an id of recallflow")
+        raise not_found("memory_id", "is not an id of recallflow")
     return unquote(user_id), unquote(memory_id)
 
 
@@ -67,7 +65,7 @@ def invalid(field: str, problem: str) -> InvalidRecord:
     return InvalidRecord("invalid_event", [FieldProblem(field, problem)])
 
 
-def missing(field: str, problem: str) -> InvalidRecord:
+def not_found(field: str, problem: str) -> InvalidRecord:
     return InvalidRecord("not_found", [FieldProblem(field, problem)])
 
 
@@ -75,7 +73,7 @@ MESSAGES_MAX = 100
 DAY_MS = 24 * 60 * 60 * 1_000
 PAGE_MAX = 1_000
 PAGE_CHARACTERS = 8_000_000  # size limit of a page's memories
-DEEPEST = 20_000  # depth limit of page numbers, in memories
+PAGED_MEMORIES_MAX = 20_000  # page numbers end at this memory, because each page reads all earlier ones
 _PROBLEMS = {"extra_forbidden": "is not supported here: leave it out"}
 
 T = TypeVar("T", bound=BaseModel)
@@ -100,7 +98,7 @@ class IgnoredParameters(Fields):
 
 
 class Body(IgnoredParameters):
-    """DELETE /v1/memories/, and the fields of others that name the owner."""
+    """DELETE /v1/memories/, and the fields of other requests that name the owner."""
 
     user_id: str | None = None
     agent_id: str | None = None
@@ -125,10 +123,10 @@ class Add(Body):
 
     @field_validator("messages", mode="before")
     @classmethod
-    def _as_list(cls, given: object) -> object:
-        if isinstance(given, str):
-            return [{"role": "user", "content": given}]
-        return [given] if isinstance(given, dict) else given
+    def _as_list(cls, messages: object) -> object:
+        if isinstance(messages, str):
+            return [{"role": "user", "content": messages}]
+        return [messages] if isinstance(messages, dict) else messages
 
 
 class Search(Body):
@@ -169,12 +167,12 @@ class Update(Fields):
     expiration_date: str | None = None
 
 
-def read(model: type[T], given: bytes | Mapping[str, str]) -> T:
+def read(model: type[T], source: bytes | Mapping[str, str]) -> T:
     """Return the parsed body or URL parameters. Raise InvalidRecord, which names every wrong field."""
     try:
-        if isinstance(given, bytes):
-            return model.model_validate_json(given or b"{}")
-        return model.model_validate({**given})
+        if isinstance(source, bytes):
+            return model.model_validate_json(source or b"{}")
+        return model.model_validate({**source})
     except ValidationError as error:
         problems = error.errors(include_input=False, include_url=False)
     if problems[0]["type"] == "json_invalid":
@@ -183,16 +181,16 @@ def read(model: type[T], given: bytes | Mapping[str, str]) -> T:
     raise InvalidRecord("invalid_event", fields)
 
 
-def time_ms(field: str, given: Any) -> int:
+def time_ms(field: str, time: Any) -> int:
     """Return a time in epoch milliseconds. Raise InvalidRecord."""
     try:
-        return parse_time(given)
+        return parse_time(time)
     except ValueError as error:
         raise invalid(field, str(error)) from None
 
 
-def between(start_date: str | None, end_date: str | None) -> dict[str, int]:
-    """Return filters for memories from one date to another, both included. Raise InvalidRecord."""
+def date_filters(start_date: str | None, end_date: str | None) -> dict[str, int]:
+    """Return filters for memories from one date or time to another, both included. Raise InvalidRecord."""
     filters = {} if start_date is None else {"created_after": time_ms("start_date", start_date)}
     if end_date is not None:
         is_day = len(end_date) == len("2026-01-31")
@@ -211,46 +209,46 @@ def expires_at(date: str | None) -> str | None:
         raise invalid("expiration_date", "is no date; give YYYY-MM-DD") from None
 
 
-_LOGIC = {"AND": "all", "OR": "any", "NOT": "not"}
+_LOGICAL = {"AND": "all", "OR": "any", "NOT": "not"}
 _FIELDS = (AGENT, APP, RUN, "categories", "created_at", "metadata")
 _ANY = "*"
 _FilterMaker = Callable[[list[Any]], dict[str, Any]]  # values → a filter of ours
 
 
-def parse_filters(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """Return the owner and our filters of `filters` and the entities outside of them. Raise InvalidRecord."""
-    named, conditions = _split_entities(given or {}, entities)
-    user_id, kind = owner_of(named)
-    conditions += [{entity: name} for entity, name in named.items() if entity != kind]
-    ours = [one for condition in conditions for one in _convert(condition, 1)]
-    return user_id, {"all": ours} if ours else {}
+def parse_filters(filters: Mapping[str, Any] | None, entities: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """Return the owner, and our filters for mem0's `filters` and the entities outside of them. Raise InvalidRecord."""
+    required, conditions = _split_entities(filters or {}, entities)
+    user_id, kind = owner_of(required)
+    conditions += [{entity: name} for entity, name in required.items() if entity != kind]
+    converted = [one for condition in conditions for one in _convert(condition, 1)]
+    return user_id, {"all": converted} if converted else {}
 
 
-def entities_alone(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> dict[str, str]:
-    """Return the entities where filters may name nothing else. Raise InvalidRecord."""
-    named, conditions = _split_entities(given or {}, entities)
+def entities_only(filters: Mapping[str, Any] | None, entities: Mapping[str, str]) -> dict[str, str]:
+    """Return the entities of a request whose filters may contain nothing else. Raise InvalidRecord."""
+    required, conditions = _split_entities(filters or {}, entities)
     if conditions:
         raise invalid(f"filters.{next(iter(conditions[0]))}", f"is no entity; there are {', '.join(ENTITIES)}")
-    return named
+    return required
 
 
 def _split_entities(
-    given: Mapping[str, Any], entities: Mapping[str, str]
+    filters: Mapping[str, Any], entities: Mapping[str, str]
 ) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Split filters into required entities and the other conditions."""
-    named, conditions = dict(entities), []
-    for field, value in _required_conditions(given):
+    """Split filters into required entities, including `entities`, and the other conditions."""
+    required, conditions = dict(entities), []
+    for field, value in _required_conditions(filters):
         name = _single_name(value)
         if field not in ENTITIES or name is None:
             conditions.append({field: value})
-        elif named.setdefault(field, name) != name:
+        elif required.setdefault(field, name) != name:
             raise invalid(f"filters.{field}", "is given twice, and differs")
-    return named, conditions
+    return required, conditions
 
 
-def _required_conditions(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _required_conditions(filters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the conditions that must all hold: conditions at the top level and inside a top-level AND."""
-    for field, value in given.items():
+    for field, value in filters.items():
         if field == "AND":
             for one in _conditions(field, value):
                 yield from one.items()
@@ -267,10 +265,10 @@ def _single_name(value: Any) -> str | None:
 
 
 def _conditions(field: str, value: Any) -> list[dict[str, Any]]:
-    several = value if isinstance(value, list) else [value]
-    if not several or not all(isinstance(one, dict) and one for one in several):  # an empty one would let all through
+    conditions = value if isinstance(value, list) else [value]
+    if not conditions or not all(isinstance(one, dict) and one for one in conditions):  # an empty one admits all
         raise invalid(f"filters.{field}", "is no list of conditions")
-    return several
+    return conditions
 
 
 def _convert(condition: Mapping[str, Any], level: int) -> Iterator[dict[str, Any]]:
@@ -278,25 +276,23 @@ def _convert(condition: Mapping[str, Any], level: int) -> Iterator[dict[str, Any
     if level > FILTER_LEVELS_MAX:
         raise invalid("filters", f"nests more than {FILTER_LEVELS_MAX} levels deep; flatten it")
     for field, value in condition.items():
-        if field in _LOGIC:
-            inner = [[*_convert(one, level + 1)] for one in _conditions(field, value)]
-            yield {_LOGIC[field]: [{"all": every} if len(every) != 1 else every[0] for every in inner if every]}
+        if field in _LOGICAL:
+            converted = [[*_convert(one, level + 1)] for one in _conditions(field, value)]
+            yield {_LOGICAL[field]: [{"all": every} if len(every) != 1 else every[0] for every in converted if every]}
         elif field == "created_at":
-            yield _span(value)
+            yield _time_filter(value)
         elif field == "metadata":
             if not isinstance(value, dict) or not value:
                 raise invalid("filters.metadata", "is no object of fields and values")
-            for name, wanted in value.items():
-                yield from _comparisons(f"metadata.{name}", wanted, partial(_metadata, name))
+            for name, comparison in value.items():
+                yield from _comparisons(f"metadata.{name}", comparison, partial(_metadata_filter, name))
         elif field in _FIELDS:
             yield from _comparisons(field, value, _FILTER_MAKERS[field])
         elif field == USER:
-            raise invalid(
-                "filters.user_id",
-                "must be one user, at the top level or in AND: a request reads the memories of one user",
-            )
+            problem = "must be one user, at the top level or in AND: a request reads the memories of one user"
+            raise invalid("filters.user_id", problem)
         else:
-            known = ", ".join((*ENTITIES, *_FIELDS[3:], *_LOGIC))
+            known = ", ".join((*ENTITIES, *_FIELDS[3:], *_LOGICAL))
             raise invalid(f"filters.{field}", f"is not supported; there are {known}")
 
 
@@ -320,34 +316,34 @@ def _comparisons(field: str, value: Any, make: _FilterMaker) -> Iterator[dict[st
                 raise invalid(f"filters.{field}.{operator}", "is not supported; there are eq, ne, in, nin")
 
 
-def _metadata(name: str, values: list[Any]) -> dict[str, Any]:
+def _metadata_filter(name: str, values: list[Any]) -> dict[str, Any]:
     return {"metadata": {name: values}}
 
 
 _FILTER_MAKERS: Mapping[str, _FilterMaker] = {
-    AGENT: partial(_metadata, AGENT_LABEL),
+    AGENT: partial(_metadata_filter, AGENT_LABEL),
     APP: lambda values: {"any": [{"project_id": value} for value in values]},
     RUN: lambda values: {"session_ids": values},
     "categories": lambda values: {"categories": values},
 }
 
 
-# Operator → our filter, which includes its start and excludes its end; milliseconds to add; the stricter of two.
-_SPANS: Mapping[str, tuple[str, int, Callable[[int, int], int]]] = {
+# Operator → our filter; milliseconds to add, because our filters include their start and exclude their end; and the
+# function that chooses the stricter of two times.
+_TIME_OPERATORS: Mapping[str, tuple[str, int, Callable[[int, int], int]]] = {
     "gt": ("created_after", 1, max), "gte": ("created_after", 0, max),
     "lt": ("created_before", 0, min), "lte": ("created_before", 1, min),
 }  # fmt: skip
 
 
-def _span(value: Any) -> dict[str, int]:
-    """Return a time filter."""
+def _time_filter(value: Any) -> dict[str, int]:
     if not isinstance(value, dict) or not value:
         raise invalid("filters.created_at", "give an object of gt, gte, lt, lte")
-    span: dict[str, int] = {}
-    for operator, moment in value.items():
-        if operator not in _SPANS:
+    times_ms: dict[str, int] = {}
+    for operator, time in value.items():
+        if operator not in _TIME_OPERATORS:
             raise invalid(f"filters.created_at.{operator}", "is not supported; there are gt, gte, lt, lte")
-        field, added_ms, stricter = _SPANS[operator]
-        at_ms = time_ms(f"filters.created_at.{operator}", moment) + added_ms
-        span[field] = stricter(at_ms, span.get(field, at_ms))
-    return span
+        field, added_ms, stricter = _TIME_OPERATORS[operator]
+        at_ms = time_ms(f"filters.created_at.{operator}", time) + added_ms
+        times_ms[field] = stricter(at_ms, times_ms.get(field, at_ms))
+    return times_ms

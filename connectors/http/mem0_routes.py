@@ -23,57 +23,53 @@ from recallflow.queries import K_MAX
 from recallflow.service import check_forgotten
 
 
-class Mem0Calls(ClientCalls):
-    def memory(self) -> tuple[str, str]:
-        """Return the owner and the id of the memory in the path. Raise InvalidRecord (`not_found`)."""
-        return requests.our_id(self.request.path_params["memory_id"])
+def memory_in_path(calls: ClientCalls) -> tuple[str, str]:
+    """Return the owner and the id of the memory in the path. Raise InvalidRecord (`not_found`)."""
+    return requests.our_id(calls.request.path_params["memory_id"])
 
 
-def shown(user_id: str, version: Mapping[str, Any]) -> dict[str, Any]:
+def mem0_memory(user_id: str, version: Mapping[str, Any]) -> dict[str, Any]:
     """Return a version of a memory in mem0's format."""
     metadata = {name: value for name, value in (version.get("metadata") or {}).items() if name != AGENT_LABEL}
-    category, last = version.get("category"), None
-    if (expires := version.get("expires_at")) is not None:
-        last = datetime.fromisoformat(expires) - timedelta(milliseconds=1)
+    category, expiration = version.get("category"), {}
+    if (expires_at := version.get("expires_at")) is not None:
+        last_time = datetime.fromisoformat(expires_at) - timedelta(milliseconds=1)
+        expiration = {"expiration_date": last_time.date().isoformat()}
     return {
-        "id": requests.mem0_id(user_id, version["id"]),
-        "memory": version["content"],
-        **requests.shown_entities(user_id, version),
-        "metadata": metadata or None,
-        "categories": [category] if category else [],
-        "created_at": version.get("created_at"),
-        "updated_at": version.get("updated_at"),
-        **({} if last is None else {"expiration_date": last.date().isoformat()}),
-    }
+        "id": requests.mem0_id(user_id, version["id"]), "memory": version["content"],
+        **requests.shown_entities(user_id, version), "metadata": metadata or None,
+        "categories": [category] if category else [], **_times(version), **expiration,
+    }  # fmt: skip
 
 
-async def list_versions(calls: Mem0Calls) -> list[dict[str, Any]]:
+def _times(version: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: version.get(name) for name in ("created_at", "updated_at")}
+
+
+async def list_versions(calls: ClientCalls) -> list[dict[str, Any]]:
     """Return the versions of a memory in mem0's format, oldest first."""
-    user_id, memory_id = calls.memory()
+    user_id, memory_id = memory_in_path(calls)
     versions = (await calls.ask(user_id, {"type": "memory.history", "memory_id": memory_id})).versions or []
+    mem0_id = requests.mem0_id(user_id, memory_id)
     earlier = [None, *(version["content"] for version in versions)]
     return [
         {
-            "id": f"{requests.mem0_id(user_id, version['id'])}:{version['version']}",
-            "memory_id": requests.mem0_id(user_id, version["id"]),
-            "old_memory": before,
-            "new_memory": version["content"],
-            "event": "ADD" if before is None else "UPDATE",
-            **requests.shown_entities(user_id, version),
-            "created_at": version.get("created_at"),
-            "updated_at": version.get("updated_at"),
+            "id": f"{mem0_id}:{version['version']}", "memory_id": mem0_id, "old_memory": before,
+            "new_memory": version["content"], "event": "ADD" if before is None else "UPDATE",
+            **requests.shown_entities(user_id, version), **_times(version),
         }
         for version, before in zip(versions, earlier, strict=False)
-    ]
+    ]  # fmt: skip
 
 
-_KEPT = ("role", "content", "name")  # stored fields of a message
+_STORED_FIELDS = ("role", "content", "name")  # of a message
 
 
-async def add(calls: Mem0Calls) -> dict[str, Any]:
+async def add(calls: ClientCalls) -> dict[str, Any]:
     """Store each message as one memory."""
     body = requests.read(requests.Add, await calls.body())
-    user_id, shared = requests.owned(requests.entities_alone(body.filters, body.entities), body.metadata)
+    entities = requests.entities_only(body.filters, body.entities)
+    user_id, shared = requests.owner_and_fields(entities, body.metadata)
     if body.timestamp is not None:
         shared["timestamp"] = format_time(round(body.timestamp * 1000))
     expires_at = requests.expires_at(body.expiration_date)
@@ -88,44 +84,44 @@ async def add(calls: Mem0Calls) -> dict[str, Any]:
 
 def _event(message: dict[str, Any], expires_at: str | None) -> dict[str, Any]:
     """Return the event of a message. An expiring one becomes a memory, because messages do not expire."""
-    kept = {name: message[name] for name in _KEPT if name in message}
+    fields = {name: message[name] for name in _STORED_FIELDS if name in message}
     if expires_at is None:
-        return {"type": "message"} | kept
-    event = {"type": "memory", "kind": "message", "name": kept.get("name") or kept.get("role", "user")}
-    return event | {"content": kept.get("content"), "expires_at": expires_at}
+        return {"type": "message"} | fields
+    event = {"type": "memory", "kind": "message", "name": fields.get("name") or fields.get("role", "user")}
+    return event | {"content": fields.get("content"), "expires_at": expires_at}
 
 
-async def search(calls: Mem0Calls) -> dict[str, Any]:
+async def search(calls: ClientCalls) -> dict[str, Any]:
     """Return the best memories with their scores."""
     body = requests.read(requests.Search, await calls.body())
-    user_id, filters = _narrowed(body)
+    user_id, filters = _owner_and_filters(body)
     found = await calls.recall(user_id, body.query, body.threshold or 0.0, k=min(body.top_k, K_MAX), filters=filters)
-    results = [shown(user_id, version) | {"score": version["score"]} for version in found]
+    results = [mem0_memory(user_id, version) | {"score": version["score"]} for version in found]
     if body.fields is not None:
         results = [{name: value for name, value in result.items() if name in body.fields} for result in results]
     return {"results": results}
 
 
-def _narrowed(body: requests.Search | requests.GetAll) -> tuple[str, dict[str, Any]]:
-    """Return the owner and the filters of a request, with its separate entities."""
+def _owner_and_filters(body: requests.Search | requests.GetAll) -> tuple[str, dict[str, Any]]:
+    """Return the owner and our filters of a request, whose entities may be inside and outside of its filters."""
     user_id, filters = requests.parse_filters(body.filters, body.entities)
     if body.categories:
         filters = filters | {"categories": body.categories}
     if isinstance(body, requests.GetAll):
-        filters = filters | requests.between(body.start_date, body.end_date)
+        filters = filters | requests.date_filters(body.start_date, body.end_date)
     return user_id, filters
 
 
-async def get_all(calls: Mem0Calls) -> dict[str, Any]:
-    """Return one page of an owner's memories, newest first. Expired memories are counted, and left out."""
+async def get_all(calls: ClientCalls) -> dict[str, Any]:
+    """Return one page of an owner's memories, newest first. Expired ones count for page numbers, but are left out."""
     body: requests.GetAll = calls.parameters
     if calls.request.method != "GET":
         body = requests.read(requests.GetAll, await calls.body())
         body = body.model_copy(update=calls.parameters.model_dump(exclude_unset=True))
-    user_id, filters = _narrowed(body)
+    user_id, filters = _owner_and_filters(body)
     first, end = (body.page - 1) * body.page_size, body.page * body.page_size
-    if end > requests.DEEPEST:
-        raise requests.invalid("page", f"ends after {requests.DEEPEST:,} memories: narrow the request with filters")
+    if end > (limit := requests.PAGED_MEMORIES_MAX):
+        raise requests.invalid("page", f"ends after {limit:,} memories: narrow the request with filters")
     results: list[dict[str, Any]] = []
     position, count, size = 0, 0, 0
     async for page in pages(calls, user_id, filters, end):
@@ -133,7 +129,7 @@ async def get_all(calls: Mem0Calls) -> dict[str, Any]:
         for memory in page.memories:
             if position >= first and "expired" not in memory.marks:
                 size += len(memory.content)
-                results.append(shown(user_id, memory.model_dump()))
+                results.append(mem0_memory(user_id, memory.model_dump()))
             position += 1
         if size > requests.PAGE_CHARACTERS:
             raise Problem("too_large", f"over {requests.PAGE_CHARACTERS:,} characters: give a smaller one", "page_size")
@@ -146,14 +142,14 @@ def _link(page: int | None, body: requests.GetAll) -> str | None:
     return None if page is None else f"?page={page}&page_size={body.page_size}"
 
 
-async def get(calls: Mem0Calls) -> dict[str, Any]:
-    user_id, memory_id = calls.memory()
-    return shown(user_id, await calls.version(user_id, memory_id))
+async def get(calls: ClientCalls) -> dict[str, Any]:
+    user_id, memory_id = memory_in_path(calls)
+    return mem0_memory(user_id, await calls.version(user_id, memory_id))
 
 
-async def update(calls: Mem0Calls) -> dict[str, Any]:
+async def update(calls: ClientCalls) -> dict[str, Any]:
     body = requests.read(requests.Update, await calls.body())
-    user_id, memory_id = calls.memory()
+    user_id, memory_id = memory_in_path(calls)
     before = await calls.version(user_id, memory_id)
     changes: dict[str, Any] = {}
     if body.text is not None:
@@ -164,34 +160,34 @@ async def update(calls: Mem0Calls) -> dict[str, Any]:
     if "expiration_date" in body.model_fields_set:
         changes["expires_at"] = requests.expires_at(body.expiration_date)
     await calls.apply(user_id, [{"type": "memory.update", "memory_id": memory_id} | changes])
-    return shown(user_id, await calls.version(user_id, memory_id))
+    return mem0_memory(user_id, await calls.version(user_id, memory_id))
 
 
-async def delete(calls: Mem0Calls) -> dict[str, Any]:
+async def delete(calls: ClientCalls) -> dict[str, Any]:
     """Forget one memory, in all its versions."""
     if calls.parameters.delete_linked:
         raise Problem("invalid_event", "is not supported: delete each memory by its own id", "delete_linked")
-    user_id, memory_id = calls.memory()
+    user_id, memory_id = memory_in_path(calls)
     [(_, receipt)] = await calls.apply(user_id, [{"type": "memory.forget", "memory_id": memory_id}])
     check_forgotten(receipt)
     return {"message": "Memory deleted successfully!"}
 
 
-async def delete_all(calls: Mem0Calls) -> dict[str, Any]:
+async def delete_all(calls: ClientCalls) -> dict[str, Any]:
     """Forget all memories of an owner, or of one session."""
     body: requests.Body = calls.parameters
-    entities = requests.entities_alone(body.filters, body.entities)
+    entities = requests.entities_only(body.filters, body.entities)
     user_id, kind = requests.owner_of(entities)
     if others := entities.keys() - {kind, RUN}:
-        problem = f"is not supported here: delete by {USER}, by {USER} and {RUN}, or by one alone"
+        problem = f"is not supported here: delete by {USER}, by {USER} and {RUN}, or by one entity alone"
         raise requests.invalid(min(others), problem)
-    which = {"session_id": entities[RUN]} if kind != RUN and RUN in entities else compatible.EVERYTHING
-    await calls.apply(user_id, [{"type": "memory.forget", "filter": which}])
+    condition = {"session_id": entities[RUN]} if kind != RUN and RUN in entities else compatible.EVERYTHING
+    await calls.apply(user_id, [{"type": "memory.forget", "filter": condition}])
     return {"message": "Memories deleted successfully!"}
 
 
-async def ping(calls: Mem0Calls) -> dict[str, Any]:
-    """Check the credentials, and no permissions: a request without a user may be forbidden for a valid key."""
+async def ping(calls: ClientCalls) -> dict[str, Any]:
+    """Check the credentials, but not their permissions: a valid key may be for other users than `anyone`."""
     try:
         calls.check("anyone", {"type": "user.stats"})
     except InvalidRecord as error:
@@ -201,7 +197,7 @@ async def ping(calls: Mem0Calls) -> dict[str, Any]:
 
 
 def routes(handler: RequestHandler) -> APIRouter:
-    return compatible.routes(handler, "mem0", Mem0Calls, "detail", OPERATIONS)
+    return compatible.routes(handler, "mem0", ClientCalls, "detail", OPERATIONS)
 
 
 OPERATIONS: compatible.Operations = (

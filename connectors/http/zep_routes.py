@@ -19,13 +19,13 @@ from recallflow.connectors.http.compatible import ClientCalls, pages
 from recallflow.connectors.http.errors import Problem
 from recallflow.connectors.http.handler import RequestHandler
 from recallflow.connectors.http.mem0_requests import (
-    DEEPEST,
     MESSAGES_MAX,
+    PAGED_MEMORIES_MAX,
     RUN,
     USER,
     Fields,
     invalid,
-    missing,
+    not_found,
     owner_of,
     read,
 )
@@ -35,12 +35,12 @@ from recallflow.graphs import Fact
 from recallflow.queries import K_MAX
 from recallflow.service import check_forgotten
 
-SESSION_CHARACTERS = 120  # of an id, since the owner `run:ID` is an identifier of at most 128
-FACTS_MAX, QUESTION_MESSAGES = 5, 4  # of a session's memory: relevant facts, and the newest messages that they match
-ROLES = {"norole": "user", "ai": "assistant", "human": "user"}  # roles of Zep's and of LangChain's clients
+SESSION_CHARACTERS = 120  # limit of a session's id, because the owner `run:ID` may have at most 128
+FACTS_MAX, QUESTION_MESSAGES = 5, 4  # facts in a session's memory, and the newest messages that they match
+ROLES = {"norole": "user", "ai": "assistant", "human": "user"}  # role of Zep's and LangChain's clients → our role
 OK = {"message": "OK"}
 
-Scope = Literal["facts", "messages", "edges", "episodes"]  # of sessions the first two, of the graph the others
+Scope = Literal["facts", "messages", "edges", "episodes"]  # the first two are of sessions, the others of the graph
 
 
 PathPart = Annotated[str, Field(pattern="^[^/]*$")]  # an id that requests name in their path
@@ -68,7 +68,7 @@ class ZepPage(UrlParameters):
 
 
 class Changes(Fields):
-    """Changes of a session or a message. The rating instruction has no effect."""
+    """Changes of a session or a message. `fact_rating_instruction` has no effect."""
 
     metadata: dict[str, Any] | None = None
     fact_rating_instruction: Any = Field(default=None, exclude=True)
@@ -87,7 +87,7 @@ class Profile(Changes):
 
 
 class NewMessage(Fields):
-    """A message of a request. The last three fields are those of a response, and have no effect."""
+    """A message of a request. The last three fields are fields of a response, and have no effect."""
 
     content: str
     role: str | None = None
@@ -105,13 +105,14 @@ class NewMessage(Fields):
         role = ROLES.get(kind, kind)
         if role not in get_args(Role):
             raise invalid("role_type", f"is {kind!r}: give user, assistant, system, tool or function")
-        given = {"name": self.role, "metadata": self.metadata, "timestamp": self.created_at}
-        event = {"type": "message", "role": role, "content": self.content, "session_id": session_id}
-        return event | {name: value for name, value in given.items() if value} | {"id": self.uuid or str(uuid.uuid4())}
+        optional = {"name": self.role, "metadata": self.metadata, "timestamp": self.created_at}
+        event: dict[str, Any] = {"type": "message", "role": role, "content": self.content, "session_id": session_id}
+        event |= {name: value for name, value in optional.items() if value}
+        return event | {"id": self.uuid or str(uuid.uuid4())}
 
 
 class NewMemory(Fields):
-    """Messages of a session. No language model is called: its instructions have no effect."""
+    """Messages of a session. No language model is called, so the instructions for it have no effect."""
 
     messages: Annotated[list[NewMessage], Field(min_length=1, max_length=MESSAGES_MAX)]
     fact_instruction: str | None = None
@@ -120,7 +121,8 @@ class NewMemory(Fields):
 
 
 class ZepSearch(Fields):
-    """Search of sessions, or of the graph, whose fields have other names. The last three fields have no effect."""
+    """Search of sessions, or of the graph, whose requests use the second alias of fields. The last three fields have no
+    effect."""
 
     text: Annotated[str, Field(validation_alias=AliasChoices("text", "query"))]
     scope: Annotated[Scope, Field(validation_alias=AliasChoices("search_scope", "scope"))] = "facts"
@@ -154,8 +156,14 @@ class ZepCalls(ClientCalls):
 
     async def records(self, user_id: str, **metadata: Any) -> list[dict[str, Any]]:
         """Return the records with these values, newest first. Messages, which have a session, are no records."""
-        found = pages(self, user_id, {"metadata": metadata}, DEEPEST)
+        found = pages(self, user_id, {"metadata": metadata}, PAGED_MEMORIES_MAX)
         return [one.model_dump() async for page in found for one in page.memories if one.session_id is None]
+
+    async def record(self, user_id: str, error: InvalidRecord, **metadata: Any) -> dict[str, Any]:
+        """Return the newest record with these values. Raise `error` without one."""
+        for record in await self.records(user_id, **metadata):
+            return record
+        raise error
 
     async def change(self, user_id: str, record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change metadata of a memory. Return its new version."""
@@ -163,68 +171,68 @@ class ZepCalls(ClientCalls):
         await self.apply(user_id, [{"type": "memory.update", "memory_id": record["id"], "metadata": metadata}])
         return await self.version(user_id, record["id"])
 
-    async def forget(self, user_id: str, **which: Any) -> None:
-        [(_, receipt)] = await self.apply(user_id, [{"type": "memory.forget", **which}])
-        if "memory_id" in which:
+    async def forget(self, user_id: str, **target: Any) -> None:
+        [(_, receipt)] = await self.apply(user_id, [{"type": "memory.forget", **target}])
+        if "memory_id" in target:
             check_forgotten(receipt)
 
     async def owner(self, session_id: str) -> str:
         """Return the owner of a session's memories. Raise InvalidRecord (`not_found`)."""
-        own = session_owner(session_id)
-        for record in await self.records(own, zep=["session", "owner"]):
-            return str(record["metadata"].get("owner", own))
-        raise missing("session_id", f"no session has the id {session_id!r}: add_session makes one")
+        run = session_run(session_id)
+        error = not_found("session_id", f"no session has the id {session_id!r}: add_session makes one")
+        record = await self.record(run, error, zep=["session", "owner"])
+        return str(record["metadata"].get("owner", run))
 
     async def session(self, session_id: str) -> tuple[str, dict[str, Any]]:
         """Return the owner and the record of a session. Raise InvalidRecord (`not_found`)."""
         owner = await self.owner(session_id)
-        for record in await self.records(owner, zep="session", session_id=session_id):
-            return owner, record
-        raise missing("session_id", f"the session {session_id!r} was erased with its user")
+        error = not_found("session_id", f"the session {session_id!r} was erased with its user")
+        return owner, await self.record(owner, error, zep="session", session_id=session_id)
 
     async def open_session(self, session: NewSession) -> str:
         """Store a session. Return the owner of its memories."""
-        own = session_owner(session.session_id)
-        owner = owner_of({USER: session.user_id})[0] if session.user_id else own
+        run = session_run(session.session_id)
+        owner = owner_of({USER: session.user_id})[0] if session.user_id else run
         await self.remember(owner, zep="session", session_id=session.session_id, metadata=session.metadata)
-        if owner != own:
-            await self.remember(own, zep="owner", owner=owner)
+        if owner != run:
+            await self.remember(run, zep="owner", owner=owner)
         return owner
 
-    async def messages(self, owner: str, most: int) -> list[dict[str, Any]]:
+    async def messages(self, owner: str, limit: int) -> list[dict[str, Any]]:
         """Return the newest messages of the session, oldest first."""
-        found = pages(self, owner, {"session_ids": [self.session_id], "kinds": ["message"]}, most)
+        found = pages(self, owner, {"session_ids": [self.session_id], "kinds": ["message"]}, limit)
         return [memory.model_dump() async for page in found for memory in page.memories][::-1]
 
 
-def session_owner(session_id: str) -> str:
+def session_run(session_id: str) -> str:
+    """Return the owner `run:SESSION`. Raise InvalidRecord for an id that is too long."""
     if len(session_id) > SESSION_CHARACTERS:
         raise invalid("session_id", f"is longer than {SESSION_CHARACTERS} characters")
     return owner_of({RUN: session_id})[0]
 
 
-def shown(record: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
-    """Return a Zep object with the common fields."""
+def zep_object(record: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    """Return an object in Zep's format: the common fields of a record or memory, and `fields`."""
     return {"uuid": record["id"], "created_at": record["created_at"], "updated_at": record["updated_at"], **fields}
 
 
 def shown_session(owner: str, record: Mapping[str, Any]) -> dict[str, Any]:
     session_id, metadata = record["metadata"]["session_id"], record["metadata"]["metadata"]
-    user_id = None if owner == session_owner(session_id) else owner
-    return shown(record, session_id=session_id, user_id=user_id, metadata=metadata)
+    user_id = None if owner == session_run(session_id) else owner
+    return zep_object(record, session_id=session_id, user_id=user_id, metadata=metadata)
 
 
 def shown_user(user_id: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    return shown(record, user_id=user_id, **{k: v for k, v in record["metadata"].items() if k != "zep"})
+    return zep_object(record, user_id=user_id, **{k: v for k, v in record["metadata"].items() if k != "zep"})
 
 
 def shown_message(memory: Mapping[str, Any]) -> dict[str, Any]:
     role, content = memory["role"] or "user", memory["content"]
-    return shown(memory, content=content, role=memory["name"] or role, role_type=role, metadata=memory["metadata"])
+    return zep_object(memory, content=content, role=memory["name"] or role, role_type=role, metadata=memory["metadata"])
 
 
 def shown_fact(memory: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a memory as a fact, whose id contains the owner. The text of a message begins with its author."""
+    """Return a memory as a fact. The fact's id contains the owner; the text of a message begins with its author."""
     author = f"{memory['name'] or memory['role']}: " if memory["kind"] == "message" else ""
     fact_id = urlsafe_b64encode(orjson.dumps([memory["owner"], memory["id"]])).decode().rstrip("=")
     fact = {"fact": author + memory["content"], "created_at": memory["created_at"], "rating": memory.get("score")}
@@ -267,27 +275,22 @@ async def add_memory(calls: ZepCalls) -> dict[str, Any]:
 
 async def get_memory(calls: ZepCalls) -> dict[str, Any]:
     """Return the newest messages of a session, and facts of its owner that match them."""
-    given: MemoryPart = calls.parameters
-    return await _memory(calls, await calls.owner(calls.session_id), given.lastn or 6, given.min_rating)
+    parameters: MemoryPart = calls.parameters
+    return await _memory(calls, await calls.owner(calls.session_id), parameters.lastn or 6, parameters.min_rating)
 
 
-async def _memory(calls: ZepCalls, owner: str, most: int, min_relevance: float) -> dict[str, Any]:
-    newest = await calls.messages(owner, max(most, QUESTION_MESSAGES))
+async def _memory(calls: ZepCalls, owner: str, message_count: int, min_relevance: float) -> dict[str, Any]:
+    newest = await calls.messages(owner, max(message_count, QUESTION_MESSAGES))
     question = "\n".join(message["content"] for message in newest[-QUESTION_MESSAGES:])
-    messages, facts = newest[-most:], list[dict[str, Any]]()
+    messages, facts = newest[-message_count:], list[dict[str, Any]]()
     if question.strip():
-        in_view = {message["id"] for message in messages}
-        k = min(FACTS_MAX + len(in_view), K_MAX)
-        recalled = await calls.recall(
-            owner, query=question, k=k, session_id=calls.session_id, min_relevance=min_relevance
-        )
-        facts = [shown_fact(memory) for memory in recalled if memory["id"] not in in_view][:FACTS_MAX]
-    return {
-        "messages": [*map(shown_message, messages)],
-        "relevant_facts": facts,
-        "facts": [fact["fact"] for fact in facts],
-        "context": "\n".join(f"- {fact['fact']} ({fact['created_at']})" for fact in facts),
-    }
+        message_ids = {message["id"] for message in messages}
+        fields: dict[str, Any] = {"k": min(FACTS_MAX + len(message_ids), K_MAX), "session_id": calls.session_id}
+        recalled = await calls.recall(owner, question, min_relevance=min_relevance, **fields)
+        facts = [shown_fact(memory) for memory in recalled if memory["id"] not in message_ids][:FACTS_MAX]
+    context = "\n".join(f"- {fact['fact']} ({fact['created_at']})" for fact in facts)
+    texts = [fact["fact"] for fact in facts]
+    return {"messages": [*map(shown_message, messages)], "relevant_facts": facts, "facts": texts, "context": context}
 
 
 async def delete_memory(calls: ZepCalls) -> dict[str, Any]:
@@ -296,27 +299,26 @@ async def delete_memory(calls: ZepCalls) -> dict[str, Any]:
     await calls.forget(owner, filter={"session_id": calls.session_id})
     for record in await calls.records(owner, zep="session", session_id=calls.session_id):
         await calls.forget(owner, memory_id=record["id"])
-    await calls.forget(session_owner(calls.session_id), filter=compatible.EVERYTHING)
+    await calls.forget(session_run(calls.session_id), filter=compatible.EVERYTHING)
     return OK
 
 
 async def list_messages(calls: ZepCalls) -> dict[str, Any]:
     """Return a page of a session's messages, oldest first."""
-    limit, number = calls.parameters.limit or 100, calls.parameters.cursor
-    every = await calls.messages(await calls.owner(calls.session_id), DEEPEST)
-    if len(every) >= DEEPEST:
-        raise Problem(
-            "too_large", f"has {DEEPEST:,} messages or more: GET /memories returns them by page", "session_id"
-        )
-    found = [*map(shown_message, every[(number - 1) * limit : number * limit])]
-    return {"messages": found, "row_count": len(found), "total_count": len(every)}
+    limit, page = calls.parameters.limit or 100, calls.parameters.cursor
+    every = await calls.messages(await calls.owner(calls.session_id), PAGED_MEMORIES_MAX)
+    if len(every) >= PAGED_MEMORIES_MAX:
+        problem = f"has {PAGED_MEMORIES_MAX:,} messages or more: GET /memories returns them by page"
+        raise Problem("too_large", problem, "session_id")
+    messages = [*map(shown_message, every[(page - 1) * limit : page * limit])]
+    return {"messages": messages, "row_count": len(messages), "total_count": len(every)}
 
 
 async def _message(calls: ZepCalls) -> tuple[str, dict[str, Any]]:
     owner, message_id = await calls.owner(calls.session_id), calls.request.path_params["message_id"]
     message = await calls.version(owner, message_id)
     if message.get("session_id") != calls.session_id:
-        raise missing("message_uuid", f"no message of the session {calls.session_id!r} has the id {message_id!r}")
+        raise not_found("message_uuid", f"no message of the session {calls.session_id!r} has the id {message_id!r}")
     return owner, message
 
 
@@ -334,8 +336,8 @@ async def search_sessions(calls: ZepCalls) -> dict[str, Any]:
     """Return the best memories of a user, or of sessions, as facts or messages."""
     body = read(ZepSearch, await calls.body())
     found = await _search(calls, body)
-    what, show = ("message", shown_message) if body.scope == "messages" else ("fact", shown_fact)
-    return {"results": [{what: show(m), "session_id": m["session_id"], "score": m["score"]} for m in found]}
+    name, convert = ("message", shown_message) if body.scope == "messages" else ("fact", shown_fact)
+    return {"results": [{name: convert(m), "session_id": m["session_id"], "score": m["score"]} for m in found]}
 
 
 async def _search(calls: ZepCalls, body: ZepSearch) -> list[dict[str, Any]]:
@@ -348,10 +350,10 @@ async def _search(calls: ZepCalls, body: ZepSearch) -> list[dict[str, Any]]:
     filters: dict[str, Any] = {"session_ids": body.session_ids} if body.session_ids else {}
     if body.scope == "messages":
         filters["kinds"] = ["message"]
-    most = min(body.limit or calls.parameters.limit or 10, K_MAX)
-    chosen: dict[str, Any] = {"query": body.text, "k": most, "filters": filters, "min_relevance": body.min_relevance}
-    found = [memory for owner in sorted(owners) for memory in await calls.recall(owner, **chosen)]
-    return found if len(owners) == 1 else sorted(found, key=lambda memory: -memory["score"])[:most]
+    k = min(body.limit or calls.parameters.limit or 10, K_MAX)
+    fields: dict[str, Any] = {"query": body.text, "k": k, "filters": filters, "min_relevance": body.min_relevance}
+    found = [memory for owner in sorted(owners) for memory in await calls.recall(owner, **fields)]
+    return found if len(owners) == 1 else sorted(found, key=lambda memory: -memory["score"])[:k]
 
 
 async def search_graph(calls: ZepCalls) -> dict[str, Any]:
@@ -368,38 +370,32 @@ async def search_graph(calls: ZepCalls) -> dict[str, Any]:
 
 def _edge(fact: Fact) -> dict[str, Any]:
     """Return a relation as an edge. Its text is the newest sentence that states it."""
+    sentence = fact.evidence[0].quote if fact.evidence else f"{fact.source_name} {fact.type} {fact.target_name}"
     return {
-        "uuid": "|".join((fact.source, fact.type, fact.target)),
-        "name": fact.type,
-        "fact": fact.evidence[0].quote if fact.evidence else f"{fact.source_name} {fact.type} {fact.target_name}",
-        "source_node_uuid": fact.source,
-        "target_node_uuid": fact.target,
-        "created_at": fact.ingested_at,
-        "valid_at": fact.valid_from,
-        "invalid_at": fact.valid_to,
-        "episodes": [evidence.id for evidence in fact.evidence],
-        "attributes": fact.properties,
-        "score": fact.score,
-    }
+        "uuid": "|".join((fact.source, fact.type, fact.target)), "name": fact.type, "fact": sentence,
+        "source_node_uuid": fact.source, "target_node_uuid": fact.target, "created_at": fact.ingested_at,
+        "valid_at": fact.valid_from, "invalid_at": fact.valid_to,
+        "episodes": [evidence.id for evidence in fact.evidence], "attributes": fact.properties, "score": fact.score,
+    }  # fmt: skip
 
 
-def _fact(calls: ZepCalls) -> tuple[str, str]:
-    """Return the owner and the memory of a fact's id. Raise InvalidRecord (`not_found`)."""
-    given = calls.request.path_params["fact_id"]
+def _memory_of_fact(calls: ZepCalls) -> tuple[str, str]:
+    """Return the owner and the id of the memory that the fact in the path is. Raise InvalidRecord (`not_found`)."""
+    fact_id = calls.request.path_params["fact_id"]
     try:
-        owner, memory_id = map(str, orjson.loads(urlsafe_b64decode(given + "=" * (-len(given) % 4))))
+        owner, memory_id = map(str, orjson.loads(urlsafe_b64decode(fact_id + "=" * (-len(fact_id) % 4))))
     except (ValueError, TypeError):
-        raise missing("fact_uuid", f"{given!r} is not an id of a fact") from None
+        raise not_found("fact_uuid", f"{fact_id!r} is not an id of a fact") from None
     return owner, memory_id
 
 
 async def get_fact(calls: ZepCalls) -> dict[str, Any]:
-    owner, memory_id = _fact(calls)
+    owner, memory_id = _memory_of_fact(calls)
     return {"fact": shown_fact(await calls.version(owner, memory_id) | {"owner": owner})}
 
 
 async def delete_fact(calls: ZepCalls) -> str:
-    owner, memory_id = _fact(calls)
+    owner, memory_id = _memory_of_fact(calls)
     await calls.forget(owner, memory_id=memory_id)
     return "OK"
 
@@ -418,9 +414,8 @@ async def get_user(calls: ZepCalls) -> dict[str, Any]:
 
 
 async def _profile(calls: ZepCalls, user_id: str) -> dict[str, Any]:
-    for record in await calls.records(user_id, zep="user"):
-        return record
-    raise missing("user_id", f"no user has the id {user_id!r}: user.add makes one")
+    error = not_found("user_id", f"no user has the id {user_id!r}: user.add makes one")
+    return await calls.record(user_id, error, zep="user")
 
 
 async def update_user(calls: ZepCalls) -> dict[str, Any]:
@@ -435,7 +430,7 @@ async def update_user(calls: ZepCalls) -> dict[str, Any]:
 async def delete_user(calls: ZepCalls) -> dict[str, Any]:
     """Erase a user, and the records that name the user of a session."""
     for record in await calls.records(calls.user_id, zep="session"):
-        await calls.forget(session_owner(record["metadata"]["session_id"]), filter=compatible.EVERYTHING)
+        await calls.forget(session_run(record["metadata"]["session_id"]), filter=compatible.EVERYTHING)
     await calls.apply(calls.user_id, [{"type": "user.erase"}])
     return OK
 
