@@ -37,7 +37,6 @@ def build_app(
     mappings: Mappings = lambda _: {},  # the owner mappings of a tenant, for workspace routing
     origins: Sequence[str] = (),  # the web pages that may call the gateway
 ) -> FastAPI:
-    """Return the application for a service."""
     # No documentation pages: FastAPI's load scripts from other hosts.
     app = FastAPI(title="recallflow", version=__version__, docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
     errors.add_handlers(app)

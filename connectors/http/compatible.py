@@ -21,6 +21,7 @@ from recallflow.parsing import parse
 from recallflow.responses import MemoryPage, QueryFailed, Receipt
 
 _SCHEMES = (b"token ", b"api-key ")  # prefixes of API keys of mem0 and Zep in the Authorization header
+PAGED_MEMORIES_MAX = 20_000  # page numbers end at this memory, because each page reads all earlier ones
 EVERYTHING = {"older_than": format_time(EPOCH_MS_MAX)}  # filter of memories to forget
 
 
@@ -34,7 +35,6 @@ class ClientCalls:
         self._headers = tuple(map(_converted_header, credentials_of(request)))
 
     async def body(self) -> bytes:
-        """Return the JSON body of the request. Raise Problem and InvalidRecord."""
         return await self._handler.body(self.request, self._headers)
 
     async def ask(self, user_id: str, fields: dict[str, Any]) -> responses.Response:
@@ -50,7 +50,6 @@ class ClientCalls:
             return [(event, (await service.apply(event, self._headers, timeout_s)).receipt) for event in checked]
 
     async def version(self, user_id: str, memory_id: str) -> dict[str, Any]:
-        """Return the current version of a memory. Raise RecallflowError."""
         response = await self.ask(user_id, {"type": "memory.get", "memory_id": memory_id})
         return (response.versions or [{}])[0]
 

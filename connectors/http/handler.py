@@ -14,14 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from recallflow import responses
 from recallflow.connectors.http.errors import JSON, Problem, body_of, error_fields, error_response, own_failure
-from recallflow.connectors.http.requests import (
-    Limits,
-    check_content_type,
-    credentials_of,
-    read_body,
-    too_large,
-    with_fields,
-)
+from recallflow.connectors.http.requests import Limits, check_type, credentials_of, read_body, too_large, with_fields
 from recallflow.connectors.http.server import mark_admitted
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, Headers
 from recallflow.errors import InvalidRecord, QueryTimeout, RecallflowError
@@ -122,7 +115,7 @@ class RequestHandler:
     async def body(self, request: Request, headers: Headers | None = None) -> bytes:
         """Return the JSON body of an authenticated request. `headers` are the credentials of an interface that defines
         other headers. Raise Problem and InvalidRecord."""
-        check_content_type(request)
+        check_type(request)
         credentials = credentials_of(request) if headers is None else headers
         self.admit(request, credentials)
         with self.body_slot(credentials):

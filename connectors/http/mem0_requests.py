@@ -73,7 +73,6 @@ MESSAGES_MAX = 100
 DAY_MS = 24 * 60 * 60 * 1_000
 PAGE_MAX = 1_000
 PAGE_CHARACTERS = 8_000_000  # size limit of a page's memories
-PAGED_MEMORIES_MAX = 20_000  # page numbers end at this memory, because each page reads all earlier ones
 _PROBLEMS = {"extra_forbidden": "is not supported here: leave it out"}
 
 T = TypeVar("T", bound=BaseModel)

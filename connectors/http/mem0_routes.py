@@ -92,7 +92,6 @@ def _event(message: dict[str, Any], expires_at: str | None) -> dict[str, Any]:
 
 
 async def search(calls: ClientCalls) -> dict[str, Any]:
-    """Return the best memories with their scores."""
     body = requests.read(requests.Search, await calls.body())
     user_id, filters = _owner_and_filters(body)
     found = await calls.recall(user_id, body.query, body.threshold or 0.0, k=min(body.top_k, K_MAX), filters=filters)
@@ -120,7 +119,7 @@ async def get_all(calls: ClientCalls) -> dict[str, Any]:
         body = body.model_copy(update=calls.parameters.model_dump(exclude_unset=True))
     user_id, filters = _owner_and_filters(body)
     first, end = (body.page - 1) * body.page_size, body.page * body.page_size
-    if end > (limit := requests.PAGED_MEMORIES_MAX):
+    if end > (limit := compatible.PAGED_MEMORIES_MAX):
         raise requests.invalid("page", f"ends after {limit:,} memories: narrow the request with filters")
     results: list[dict[str, Any]] = []
     position, count, size = 0, 0, 0

@@ -72,6 +72,11 @@ class Parameter(NamedTuple):
             return orjson.loads(text.removeprefix("+").encode()) if "." in text else int(text)
         return text
 
+    def description(self, location: str) -> dict[str, Any]:
+        """Return the OpenAPI description. `location` is `path` or `query`."""
+        schema = {"type": "array", "items": self.schema} if self.repeated else self.schema
+        return {"name": self.name, "in": location, "required": self.required, "schema": schema}
+
 
 class Parameters:
     """URL parameters of a route whose event or query has one model."""
@@ -104,7 +109,6 @@ class Parameters:
 
 
 def as_json(fields: Mapping[str, Any]) -> bytes:
-    """Return fields as JSON. Raise Problem."""
     try:
         return orjson.dumps(fields)
     except orjson.JSONEncodeError:  # a lone surrogate, from bytes that are not UTF-8
@@ -135,7 +139,6 @@ def _parameter(name: str, field: Mapping[str, Any], required: bool) -> Iterator[
 
 
 def _without_null(field: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a field's schema without null."""
     choices = [one for one in field.get("anyOf", ()) if one.get("type") != "null"]
     if not choices:
         return {name: value for name, value in field.items() if name not in ("title", "default")}
@@ -156,7 +159,7 @@ def credentials_of(request: Request) -> Headers:
     return (*credentials_in(request.scope["headers"]), *trace_headers())
 
 
-def check_content_type(request: Request, expected: str = JSON) -> None:
+def check_type(request: Request, expected: str = JSON) -> None:
     """Raise Problem for a body of another type, or in another charset than UTF-8. Thus a foreign web page cannot send
     events: it can make a browser send forms and plain text to this machine, but not JSON."""
     given = request.headers.getlist("content-type")

@@ -15,37 +15,20 @@ from prometheus_client import CollectorRegistry
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
-from recallflow import responses
+from recallflow import queries, responses
 from recallflow.connectors.http.errors import JSON, STATUSES, Problem
 from recallflow.connectors.http.handler import ACCEPTED, BatchResponse, RequestHandler, accepted, waits
-from recallflow.connectors.http.requests import (
-    CheckedRoute,
-    Parameter,
-    Parameters,
-    check_content_type,
-    credentials_of,
-    with_fields,
-)
+from recallflow.connectors.http.requests import CheckedRoute, Parameters, check_type, credentials_of, with_fields
 from recallflow.connectors.probes import exposition
 from recallflow.control import DEFAULT, Rollout
 from recallflow.events import Event, MemoryEvent, MemoryFields, MemoryForget, MemoryUpdate
 from recallflow.parsing import QUERY_TYPES, parse_control, raw_event
-from recallflow.queries import (
-    EpisodesList,
-    GraphExplore,
-    GraphStatus,
-    GraphTrace,
-    MemoriesList,
-    MemoryGet,
-    MemoryHistory,
-    QueryEvent,
-)
 from recallflow.service import Rollouts, RolloutShown, Service, check_forgotten
 
 LINES = "application/x-ndjson"
 _REFERENCE = "#/components/schemas/{model}"
 _MODE: JsonSchemaMode = "validation"
-_UNIONS: Mapping[str, Any] = {"MemoryEvent": MemoryEvent, "QueryEvent": QueryEvent}
+_UNIONS: Mapping[str, Any] = {"MemoryEvent": MemoryEvent, "QueryEvent": queries.QueryEvent}
 _MODELS = (
     responses.Response, responses.Receipt, responses.ErrorBody, responses.MemoryVersion, MemoryFields, RolloutShown,
 )  # fmt: skip
@@ -130,8 +113,8 @@ def operation(
     """Return the OpenAPI description of a route."""
     described_parameters = []
     if parameters is not None:
-        described_parameters = [_parameter("path", one) for one in parameters.in_path]
-        described_parameters += [_parameter("query", one) for one in parameters.by_name.values()]
+        described_parameters = [one.description("path") for one in parameters.in_path]
+        described_parameters += [one.description("query") for one in parameters.by_name.values()]
     statuses = {*_COMMON_ERRORS, *refusals} | (set() if body is None else {413, 415})
     described: dict[str, Any] = {"summary": summary, "responses": _responses(status, answer, sorted(statuses))}
     if waits:
@@ -151,11 +134,6 @@ def json_body(schema: Mapping[str, Any], **examples: Mapping[str, Any]) -> dict[
 
 def reference(name: str) -> dict[str, str]:
     return {"$ref": _REFERENCE.format(model=name)}
-
-
-def _parameter(where: str, one: Parameter) -> dict[str, Any]:
-    schema = {"type": "array", "items": one.schema} if one.repeated else one.schema
-    return {"name": one.name, "in": where, "required": one.required, "schema": schema}
 
 
 def _responses(status: int, answer: str, refusals: Sequence[int]) -> dict[str, Any]:
@@ -247,7 +225,7 @@ def event_routes(handler: RequestHandler) -> APIRouter:
 
     @router.post("/memory/events/batch", response_class=Response, openapi_extra=lines)
     async def batch(request: Request) -> Response:
-        check_content_type(request, LINES)
+        check_type(request, LINES)
         handler.admit(request, credentials_of(request))
         return BatchResponse(handler, request, LINES)
 
@@ -292,8 +270,8 @@ def memory_routes(handler: RequestHandler) -> APIRouter:
     router = APIRouter(route_class=CheckedRoute)
     path = "/memories/{memory_id}"
     accepting = partial(operation, waits=True, status=202, answer="Accepted", refusals=(404, 409))
-    get, history = (Parameters(model, in_path=_MEMORY_ID) for model in (MemoryGet, MemoryHistory))
-    _add_query(router, handler, "/memories", "memories", Parameters(MemoriesList), "Memories, the newest first")
+    get, history = (Parameters(model, in_path=_MEMORY_ID) for model in (queries.MemoryGet, queries.MemoryHistory))
+    _add_query(router, handler, "/memories", "memories", Parameters(queries.MemoriesList), "Memories, the newest first")
     _add_query(router, handler, path, "get", get, "One memory", _NOT_FOUND)
     _add_query(router, handler, f"{path}/history", "history", history, "Its versions", _NOT_FOUND)
 
@@ -314,7 +292,7 @@ def memory_routes(handler: RequestHandler) -> APIRouter:
         check_forgotten(stored.receipt)
         return accepted(stored)
 
-    _add_query(router, handler, "/episodes", "episodes", Parameters(EpisodesList), "Episodes, the newest first")
+    _add_query(router, handler, "/episodes", "episodes", Parameters(queries.EpisodesList), "Episodes, the newest first")
     return router
 
 
@@ -324,7 +302,7 @@ _EXPLORED = json_body(reference("GraphExplore"), around={"type": "graph.explore"
 
 def graph_routes(handler: RequestHandler) -> APIRouter:
     router = APIRouter(route_class=CheckedRoute)
-    status, trace = Parameters(GraphStatus), Parameters(GraphTrace)
+    status, trace = Parameters(queries.GraphStatus), Parameters(queries.GraphTrace)
     _add_query(router, handler, "/graph/status", "status", status, "Figures of the graph, and its rollout")
     post = operation("The same, with any filters", body=_TRACED)
     _add_query(router, handler, "/graph/trace", "trace", trace, "Effect of the graph on an answer", post=post)
@@ -334,7 +312,7 @@ def graph_routes(handler: RequestHandler) -> APIRouter:
 def explore_routes(handler: RequestHandler) -> APIRouter:
     """Return the routes of /graph/explore, which are mounted under more prefixes than the others."""
     router = APIRouter(route_class=CheckedRoute)
-    explore = Parameters(GraphExplore)
+    explore = Parameters(queries.GraphExplore)
     post = operation("The same, of many nodes", body=_EXPLORED, refusals=_NOT_FOUND)
     _add_query(router, handler, "/graph/explore", "explore", explore, "A part of the graph", _NOT_FOUND, post)
     return router

@@ -230,7 +230,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address(listening: socket.socket) -> str:
-    """Return the URL of a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"http://{bracketed(host)}:{port}"
 

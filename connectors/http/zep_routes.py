@@ -15,20 +15,10 @@ from fastapi import APIRouter
 from pydantic import AliasChoices, Field, model_validator
 
 from recallflow.connectors.http import compatible
-from recallflow.connectors.http.compatible import ClientCalls, pages
+from recallflow.connectors.http.compatible import PAGED_MEMORIES_MAX, ClientCalls, pages
 from recallflow.connectors.http.errors import Problem
 from recallflow.connectors.http.handler import RequestHandler
-from recallflow.connectors.http.mem0_requests import (
-    MESSAGES_MAX,
-    PAGED_MEMORIES_MAX,
-    RUN,
-    USER,
-    Fields,
-    invalid,
-    not_found,
-    owner_of,
-    read,
-)
+from recallflow.connectors.http.mem0_requests import MESSAGES_MAX, RUN, USER, Fields, invalid, not_found, owner_of, read
 from recallflow.errors import InvalidRecord
 from recallflow.fields import Fraction, Role
 from recallflow.graphs import Fact
@@ -150,7 +140,6 @@ class ZepCalls(ClientCalls):
         return owner_of({USER: self.request.path_params["user_id"]})[0]
 
     async def remember(self, user_id: str, **metadata: Any) -> None:
-        """Store a record."""
         event = {"type": "message", "content": None, "id": str(uuid.uuid4()), "metadata": metadata}
         await self.apply(user_id, [event])
 
@@ -304,7 +293,6 @@ async def delete_memory(calls: ZepCalls) -> dict[str, Any]:
 
 
 async def list_messages(calls: ZepCalls) -> dict[str, Any]:
-    """Return a page of a session's messages, oldest first."""
     limit, page = calls.parameters.limit or 100, calls.parameters.cursor
     every = await calls.messages(await calls.owner(calls.session_id), PAGED_MEMORIES_MAX)
     if len(every) >= PAGED_MEMORIES_MAX:

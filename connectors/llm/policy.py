@@ -140,11 +140,9 @@ class Meter:
         self._failures[task, code] += 1
 
     def spent(self) -> dict[tuple[str, Task], Cost]:
-        """Return the cost by tenant and task."""
         return dict(self._spent)
 
     def failures(self) -> dict[tuple[Task, ModelFailure], int]:
-        """Return the failures by task and reason."""
         return dict(self._failures)
 
 

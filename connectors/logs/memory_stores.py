@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, timedelta
 from typing import Any
 
-from recallflow.connectors.http.mem0_requests import ENTITIES, owned
+from recallflow.connectors.http.mem0_requests import ENTITIES, owner_and_fields
 from recallflow.connectors.logs import log_format as log
 from recallflow.connectors.logs.documents import elements, first_objects, members
 from recallflow.connectors.logs.log_format import ImportScope, LogFormat
@@ -105,7 +105,9 @@ def _mem0_owner(memory: dict[str, Any], scope: ImportScope) -> tuple[str, dict[s
     """Return the owner, and the event fields that mem0's other entities become. Raise InvalidRecord."""
     ids = {kind: name for kind in ENTITIES if isinstance(name := identifier_text(memory.get(kind)), str) and name}
     metadata = memory.get("metadata")
-    owner, fields = owned(ids or {ENTITIES[0]: scope.user_id}, metadata if isinstance(metadata, dict) else None)
+    owner, fields = owner_and_fields(
+        named or {ENTITIES[0]: scope.user_id}, metadata if isinstance(metadata, dict) else None
+    )
     return (scope.user_id if scope.user_given else owner), fields
 
 

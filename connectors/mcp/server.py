@@ -97,7 +97,6 @@ def build_server(tools: ToolRunner, caller_in: Callable[[Context], Caller]) -> S
 
 
 async def serve_stdio(server: Server[Any]) -> None:
-    """Serve on standard input and output until the input ends."""
     async with stdio_server() as (messages, answers):
         await server.run(messages, answers, server.create_initialization_options())
 

@@ -305,7 +305,6 @@ class ToolRunner:
         self._service, self._admission, self._timeout_s = service, admission, timeout_s
 
     async def run(self, caller: Caller, arguments: Arguments) -> Result:
-        """Run a tool. Raise RecallflowError."""
         match arguments:
             case SearchArguments():
                 return search_result(await self._ask(caller, _recall(arguments)))

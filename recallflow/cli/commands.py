@@ -40,7 +40,6 @@ def failed(error: BaseException, *, debug: bool, as_json: bool) -> int:
 
 
 def line(error: BaseException) -> str:
-    """Return the message for an error, in one line."""
     match error:
         case BaseExceptionGroup() if len(error.exceptions) == 1:  # of an async library with one failed task
             return line(error.exceptions[0])

@@ -127,7 +127,6 @@ def json_line(value: Any, *, stderr: bool = False) -> None:
 
 
 def show(value: Mapping[str, Any], text: str, *, as_json: bool) -> None:
-    """Print a result as one JSON line, or as text."""
     if as_json:
         json_line(value)
     else:

@@ -65,7 +65,6 @@ class ReplayProgress:
             self.emptied, self.events, self.sent = True, 0, 0
 
     def save(self, events: int, sent: int) -> None:
-        """Write the progress. Raise RecallflowError if that fails."""
         try:
             make_private_folder(self.path.parent)
             replace_file(self.path, orjson.dumps({"events": events, "sent": sent}))
