@@ -8,16 +8,15 @@ Names of manifests sort by the number of applied records of the partition's sour
 JSON with a checksum."""
 
 import hashlib
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from recallflow.connectors.checkpoints.objects import Objects
 from recallflow.errors import CheckpointBroken, CheckpointError
@@ -27,8 +26,8 @@ FORMAT = 1
 PIECE_BYTES = 8 * 1024 * 1024
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024  # a partition of several TB; a larger file is invalid
 CHECKSUM = "checksum"
-_OBJECT = re.compile(r"[0-9a-f]{64}-[0-9a-f]+")
-_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # without slashes, so that a file stays in the target folder
+ObjectName = Annotated[str, Field(pattern=r"^[0-9a-f]{64}-[0-9a-f]+$")]
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]  # no slash: it stays in the target folder
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,9 @@ class CheckpointOrigin:
 class CheckpointFile:
     """File of a checkpoint. `pieces` are its objects in order."""
 
-    name: str
-    size: int
-    pieces: tuple[str, ...]
+    name: FileName
+    size: Annotated[int, Field(ge=0)]
+    pieces: tuple[ObjectName, ...]
 
 
 @dataclass(frozen=True)
@@ -120,19 +119,14 @@ def decode(name: str, data: bytes, number: int) -> Manifest:
     if not name.startswith(name_prefix(manifest.about)):
         raise CheckpointBroken(f"{name}: is the manifest of another generation")
     for file in manifest.files:
-        _check(name, file)
+        if len(file.pieces) != -(-file.size // PIECE_BYTES):
+            raise CheckpointBroken(f"{name}: file {file.name!r}: the number of pieces does not match its size")
     return manifest
 
 
 def name_prefix(about: CheckpointOrigin) -> str:
     """Return the beginning of a manifest's name; the rest is the id of the save."""
     return f"{about.offset + 1:020d}-{about.created_ms:015d}-"
-
-
-def _check(name: str, file: CheckpointFile) -> None:
-    has_all_pieces = len(file.pieces) == -(-file.size // PIECE_BYTES)
-    if not _FILE.fullmatch(file.name) or not has_all_pieces or not all(map(_OBJECT.fullmatch, file.pieces)):
-        raise CheckpointBroken(f"{name}: file {file.name!r}: its name, size or pieces are invalid")
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:

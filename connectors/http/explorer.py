@@ -25,11 +25,9 @@ EXPLORER_PAGE, HOME_PAGE, REFERENCE_PAGE = "index.html", "home.html", "reference
 LIBRARY = "library/d3.js"  # our name of the drawing library
 _PACKAGE, _FILE_IN_PACKAGE = "gravis", "gravis/_internal/plotting/third_party/d3/d3.v7.min.def.js"
 _MEDIA_TYPES = {
-    "css": "text/css; charset=utf-8",
-    "html": "text/html; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8", "html": "text/html; charset=utf-8", "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
-}
+}  # fmt: skip
 
 
 def _static_files() -> Iterator[tuple[str, bytes]]:

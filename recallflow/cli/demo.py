@@ -132,7 +132,7 @@ def _converse(engine: "Memory | RecallClient") -> None:
     time_text: str = sample_questions()[0].query["timestamp"]
     if is_interactive := sys.stdin.isatty():
         print(paragraph(f"Ask about {', '.join(NAMES)}: “theo: What is the cat called?”. An empty line ends it."))
-    while line := _line(f"{user}> " if is_interactive else ""):
+    while line := _read_line(f"{user}> " if is_interactive else ""):
         name, colon, question = line.partition(":")
         if colon and name.strip().lower() in NAMES:
             user, line = name.strip().lower(), question.strip()
@@ -142,7 +142,7 @@ def _converse(engine: "Memory | RecallClient") -> None:
             print_answer(target, answer, user, datetime.fromisoformat(time_text), ())
 
 
-def _line(prompt: str) -> str:
+def _read_line(prompt: str) -> str:
     try:
         return input(prompt).strip()
     except EOFError:

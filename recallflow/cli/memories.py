@@ -129,12 +129,23 @@ def print_episodes(target: Console, episodes: Iterable[Mapping[str, Any]]) -> No
 
 
 def _print_list(target: Console, names: Sequence[str], rows: Sequence[tuple[tuple[str, ...], list[Text]]]) -> None:
-    """Print one line per row: on a terminal its cells, cut at the width; elsewhere its whole columns between tabs."""
-    if target.is_terminal:
-        _print_table(target, names, [cells for _, cells in rows])
-    else:
+    """Print one line per row: its whole columns between tabs; on a terminal its cells instead. There the text column is
+    the last, because text of another direction would move the columns after it. It is cut at the terminal's width; in
+    a narrow terminal it is on a line of its own."""
+    if not target.is_terminal:
         for columns, _ in rows:
             print(*map(one_line, columns), sep="\t", file=target.file)
+        return
+    every_row = [[Text(name, "bold") for name in names], *(cells for _, cells in rows)]
+    widths = [max(row[column].cell_len for row in every_row) + 2 for column in range(len(names) - 1)]
+    text_width = target.width - sum(widths)
+    is_narrow = text_width < TEXT_COLUMNS_MIN
+    for row in every_row[is_narrow:]:  # a narrow terminal shows no header
+        *cells, text = (cell.copy() for cell in row)
+        for cell, width in zip(cells, widths, strict=True):
+            cell.truncate(width, pad=True)
+        text.truncate(target.width - 4 if is_narrow else text_width, overflow="ellipsis")
+        target.print(Text("\n    " if is_narrow else "").join([Text("").join(cells), text]), soft_wrap=True)
 
 
 def print_memory(target: Console, history: Mapping[str, Any], usage: Mapping[str, Any]) -> None:
@@ -179,21 +190,6 @@ def _used(usage: Mapping[str, Any]) -> str:
 
 def _print_field(target: Console, name: str, value: object) -> None:
     print_block(target, Text(one_line(str(value))), f"  {one_line(name):<12} ")
-
-
-def _print_table(target: Console, names: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
-    """Print one line per row. The text column is the last, because text of another direction would move the columns
-    after it. It is cut at the terminal's width; in a narrow terminal it is on a line of its own."""
-    with_header = [[Text(name, "bold") for name in names], *rows]
-    widths = [max(row[column].cell_len for row in with_header) + 2 for column in range(len(names) - 1)]
-    text_width = target.width - sum(widths)
-    is_narrow = text_width < TEXT_COLUMNS_MIN
-    for row in rows if is_narrow else with_header:
-        *cells, text = (cell.copy() for cell in row)
-        for cell, width in zip(cells, widths, strict=True):
-            cell.truncate(width, pad=True)
-        text.truncate(target.width - 4 if is_narrow else text_width, overflow="ellipsis")
-        target.print(Text("\n    " if is_narrow else "").join([Text("").join(cells), text]), soft_wrap=True)
 
 
 # ---------------------------------------------------------------------- remember and ask

@@ -105,7 +105,7 @@ def add_tail(commands: Commands) -> None:
     parser = add_command(commands, "tail", run_tail)
     parser.add_argument("--tenant", metavar="ID", help="only records of this tenant (default: all)")
     parser.add_argument("--user", metavar="ID", help="only records of this user; needs --tenant")
-    names = [*map(_flag, FOLLOWED)]
+    names = [name.replace("_", "-") for name in FOLLOWED]
     text = f"{', '.join(names)}; may be repeated"
     parser.add_argument("--only", action="append", choices=names, metavar="WHAT", help=text)
     text = "first record (default: now)"
@@ -113,10 +113,6 @@ def add_tail(commands: Commands) -> None:
     parser.add_argument("--count", type=whole, metavar="N", help="end after this number of records")
     parser.add_argument("--json", action="store_true", help="print one JSON record per line")
     add_kafka(parser, *(f"topics.{name}" for name in FOLLOWED))
-
-
-def _flag(name: str) -> str:
-    return name.replace("_", "-")
 
 
 def run_tail(options: argparse.Namespace) -> int:
@@ -130,8 +126,8 @@ def run_tail(options: argparse.Namespace) -> int:
     chosen = config(options)
     with suppress(KeyboardInterrupt), TopicReader(chosen.kafka, UNCOMMITTED, decodes=True) as reader:
         names = {getattr(chosen.topics, name): name for name in FOLLOWED}
-        only = options.only or [*map(_flag, FOLLOWED)]
-        for message in _messages(reader, [topic for topic, name in names.items() if _flag(name) in only], options):
+        only = {name.replace("-", "_") for name in options.only or FOLLOWED}
+        for message in _messages(reader, [topic for topic, name in names.items() if name in only], options):
             if options.json:
                 json_line(record_of(message))
             else:

@@ -2,7 +2,7 @@
 
 import argparse
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,6 @@ from recallflow.owner import parse_ranges, ranges_of
 
 if TYPE_CHECKING:
     from recallflow.connectors.checkpoints.generation import Manifest
-    from recallflow.connectors.checkpoints.store import CheckpointStore
     from recallflow.state.directory import StateDirectory
     from recallflow.state.encryption import AtRest
     from recallflow.state.moving import Move
@@ -265,7 +264,7 @@ def run_checkpoints_list(options: argparse.Namespace) -> int:
     from recallflow.connectors.checkpoints.store import CheckpointStore
 
     store = CheckpointStore.open(options.url)
-    generations = [_describe(manifest) for manifest in _generations(store)]
+    generations = [_describe(one) for number in store.partitions() for one in store.generations(number)]
     if not generations:
         note(f"{store.shown}: {NO_CHECKPOINTS}")
     if options.json:
@@ -285,9 +284,9 @@ def run_checkpoints_verify(options: argparse.Namespace) -> int:
 
     store = CheckpointStore.open(options.url)
     problems, generations, checked = list[str](), 0, dict[str, str | None]()
-    for number in store.partitions():
-        problems += [f"p{number:03d}: {problem}" for problem in store.broken(number)]
-    for manifest in _generations(store):
+    numbers = store.partitions()
+    problems += [f"p{number:03d}: {problem}" for number in numbers for problem in store.broken(number)]
+    for manifest in chain.from_iterable(map(store.generations, numbers)):
         generations += 1
         problems += [f"p{manifest.about.partition:03d}: {problem}" for problem in store.verify(manifest, checked)]
     if not (generations or problems):
@@ -295,11 +294,6 @@ def run_checkpoints_verify(options: argparse.Namespace) -> int:
     fields = {"generations": generations, "objects": len(checked)}
     searched = f"{generations} generations of {len(checked)} objects"
     return _print_problems(options, problems, fields, searched, "all objects were read, and are intact")
-
-
-def _generations(store: "CheckpointStore") -> "Iterator[Manifest]":
-    for number in store.partitions():
-        yield from store.generations(number)
 
 
 def _describe(manifest: "Manifest") -> dict[str, object]:
