@@ -105,9 +105,8 @@ def _mem0_owner(memory: dict[str, Any], scope: ImportScope) -> tuple[str, dict[s
     """Return the owner, and the event fields that mem0's other entities become. Raise InvalidRecord."""
     ids = {kind: name for kind in ENTITIES if isinstance(name := identifier_text(memory.get(kind)), str) and name}
     metadata = memory.get("metadata")
-    owner, fields = owner_and_fields(
-        named or {ENTITIES[0]: scope.user_id}, metadata if isinstance(metadata, dict) else None
-    )
+    labels = metadata if isinstance(metadata, dict) else None
+    owner, fields = owner_and_fields(ids or {ENTITIES[0]: scope.user_id}, labels)
     return (scope.user_id if scope.user_given else owner), fields
 
 
