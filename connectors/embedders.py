@@ -1,4 +1,4 @@
-"""Embedding models by name, and those without a model file: hashed spelling, word vectors, and a service."""
+"""Embedders by name, and those without a model file: hashed spelling, word vectors, and a service."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -18,14 +18,14 @@ from recallflow.llm import EmbeddingService
 
 DIMENSION = 384
 _BUCKET = np.dtype(np.int32)
-_BLOCK = 128  # texts at a time: their sums stay in the processor's cache
+_BLOCK = 128  # texts per step: their sums stay in the processor's cache
 _CACHE_BYTES = 32 * 1024 * 1024
 
 
 class HashEmbedder:
     """Feature hashing (Weinberger et al. 2009): words and their parts (`language.grams`) fall into signed buckets.
 
-    Needs no download, is deterministic, and knows spelling only."""
+    It needs no download, is deterministic, and knows spelling only."""
 
     kind: Kind = "spelling"
 
@@ -45,13 +45,11 @@ class HashEmbedder:
         hashed = [b"".join(map(self._buckets.__getitem__, words(text))) for text in texts]
         signed = np.frombuffer(b"".join(hashed), _BUCKET)
         signs = signed >> 31  # 0, or -1 where ~b encodes the bucket b
-        at = np.repeat(
-            np.arange(0, len(texts) * self.dimension, self.dimension),
-            [len(buckets) // _BUCKET.itemsize for buckets in hashed],
-        )
-        at += signed ^ signs
-        sums: Any = np.bincount(at, 2.0 * signs + 1.0, len(texts) * self.dimension)
-        # bincount returns an integer array if there are no words.
+        counts = [len(buckets) // _BUCKET.itemsize for buckets in hashed]
+        cells = np.repeat(np.arange(0, len(texts) * self.dimension, self.dimension), counts)
+        cells += signed ^ signs
+        sums: Any = np.bincount(cells, 2.0 * signs + 1.0, len(texts) * self.dimension)
+        # bincount returns an array of integers if there are no words.
         sums = sums.astype(np.float64, copy=False).reshape(len(texts), self.dimension)
         norms = np.sqrt((sums * sums).sum(axis=1, keepdims=True))
         norms[norms == 0] = 1
@@ -66,7 +64,7 @@ def _signed_buckets(dimension: int, word: str) -> bytes:
     return np.array([h % dimension if h >> 63 else ~(h % dimension) for h in hashes], _BUCKET).tobytes()
 
 
-_caches: dict[int, BoundedCache[str, bytes]] = {}  # dimension → cache, which the embedders of a process share
+_caches: dict[int, BoundedCache[str, bytes]] = {}  # by dimension; the embedders of a process share them
 
 
 SPELLING_BUCKETS = 256
@@ -76,8 +74,8 @@ MEANING_SHARE = 0.8  # share of the word vectors in a cosine, if both texts have
 class MeaningEmbedder:
     """Embedder `meaning`: static word vectors of thirteen languages, and the hashed spelling of the words.
 
-    It needs no model and no download. Synonyms are close by their word vectors (`language/word_vectors.py`); names,
-    typing errors and rare words by the buckets of `HashEmbedder`. A vector is the concatenation of both parts."""
+    It needs no model and no download. Word vectors (`language/word_vectors.py`) make synonyms close; the buckets of
+    `HashEmbedder`, names, typing errors and rare words. A vector is the concatenation of both parts."""
 
     kind: Kind = "blended"
 
@@ -106,7 +104,7 @@ def _length_factors(rows: Matrix, share: float) -> Matrix:
 
 
 class RemoteModel:
-    """Embedding model of a service, a `RemoteEmbedder`. `local_copy` is the same model, loaded in this process."""
+    """Embedding model of a service, a `RemoteEmbedder`. `local_copy` is the same model in this process, or None."""
 
     kind: Kind = "contextual"
 
@@ -117,8 +115,8 @@ class RemoteModel:
         self._local_copy = local_copy
         if local_copy is not None and local_copy.dimension != self.dimension:
             raise EmbedderError(
-                f"--model-path: {local_copy.name} gives {local_copy.dimension} floats, and embedding.dimension is "
-                f"{self.dimension}: give the folder of {self.name}, or none"
+                f"--model-path: {local_copy.name} has {local_copy.dimension} dimensions, and embedding.dimension is "
+                f"{self.dimension}: give the folder of {self.name}, or no folder"
             )
 
     def embed(self, texts: Sequence[str]) -> Matrix:
@@ -141,26 +139,26 @@ NAMES = (*_LOADERS, REMOTE)
 def check_embedder(name: str, model_path: Path | None = None) -> None:
     """Raise EmbedderError for an unknown name or a missing folder, without loading the model."""
     if name not in NAMES and "/" not in name:
-        known = f"give one of {', '.join(NAMES)}, or a model of fastembed's as ORG/NAME"
-        raise EmbedderError(f"no embedder is called {name!r}: {known}")
+        names = ", ".join(NAMES)
+        raise EmbedderError(f"unknown embedder {name!r}: give one of {names}, or a model of fastembed as ORG/NAME")
     if name in ("hash", "meaning") and model_path is not None:
-        raise EmbedderError(f"the {name} embedder takes no model: leave --model-path out, or give another --embedder")
+        raise EmbedderError(f"the {name} embedder has no model: remove --model-path, or give another --embedder")
     if name == "onnx" and model_path is None:
-        raise EmbedderError("the onnx embedder needs --model-path: the folder of a model with model.onnx in it")
+        raise EmbedderError("the onnx embedder needs --model-path: a folder with model.onnx")
     if model_path is not None and not model_path.is_dir():
-        raise EmbedderError(f"--model-path: {model_path} is no folder; give the folder of the model")
+        raise EmbedderError(f"--model-path: {model_path} is not a folder; give the folder of the model")
 
 
 def load_remote(service: EmbeddingService, model_path: Path | None = None) -> RemoteModel:
-    """Return the embedder whose vectors come from a service. `model_path` is the folder of an ONNX copy of the model,
-    for questions that the service does not answer. Raise EmbedderError."""
+    """Return the embedder of a service. `model_path` is the folder of an ONNX copy of the model, which embeds questions
+    if the service does not answer. Raise EmbedderError."""
     check_embedder(REMOTE, model_path)
     return RemoteModel(service, None if model_path is None else load_folder(model_path))
 
 
 def load_embedder(name: str, model_path: Path | None = None) -> Embedder:
-    """Return the embedder of this name in this process. Raise EmbedderError with the remedy."""
+    """Return the embedder of this name, loaded in this process. Raise EmbedderError with the remedy."""
     check_embedder(name, model_path)
     if name == REMOTE:
-        raise EmbedderError("the openai embedder calls a service, and is not loaded")
+        raise EmbedderError("the openai embedder calls a service, and cannot be loaded")
     return _LOADERS[name](model_path) if name in _LOADERS else load_named(name, model_path)

@@ -1,4 +1,4 @@
-"""Inputs of an engine in this process: lines of files, and calls of other threads."""
+"""Inputs of an engine in this process: lines of files, and records of callers on other threads."""
 
 import io
 import queue
@@ -20,25 +20,25 @@ Delivered = Answer | ReceiptOutput | DeadLetter
 Delivery = Callable[[int, list[Delivered]], None]  # called with the offset of a record, and its outputs
 
 BATCH_RECORDS = 256  # the prepared data of a batch stays in the processor's cache until it is applied
-PUMPED_READS = 16
+MAX_QUEUED_READS = 16  # of `read_ahead`
 READ_BYTES = 64 * 1024
 WAIT_S = 0.01
-REST_BYTES = 1024 * 1024
+SKIPPED_BYTES = 1024 * 1024  # read at once of the rest of a line that is too long
 
 
 def bounded_lines(file: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
-    """Yield lines without their line feed. A longer line is cut to `limit_bytes`; its rest is never held in memory."""
+    """Yield lines without their line feed. A longer line is cut to `limit_bytes`, and its rest is skipped."""
     while line := file.readline(limit_bytes + 1):
         if line.endswith(b"\n") or len(line) <= limit_bytes:
             yield line.removesuffix(b"\n")
             continue
         yield line[:limit_bytes]
-        while (rest := file.readline(REST_BYTES)) and not rest.endswith(b"\n"):
+        while (rest := file.readline(SKIPPED_BYTES)) and not rest.endswith(b"\n"):
             pass
 
 
 def batches_of_lines(file: io.BufferedIOBase, limit_bytes: int) -> Iterator[list[bytes]]:
-    """Yield the lines of `bounded_lines` in batches, one per read, so that a queue needs one operation per batch."""
+    """Yield the lines of `bounded_lines`, those of each read at once: a queue then has one item per read."""
     rest, is_cut = b"", False
     while data := file.read1(READ_BYTES):
         *lines, rest = (rest + data).split(b"\n")
@@ -58,13 +58,14 @@ def batches_of_lines(file: io.BufferedIOBase, limit_bytes: int) -> Iterator[list
 
 
 def batched(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
-    """Yield available lines, of a list or a file, in batches."""
+    """Yield lines in batches of up to `BATCH_RECORDS`."""
     return iter(lambda: [*islice(lines, BATCH_RECORDS)], [])
 
 
 def read_ahead(batches: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
-    """Yield lines that a thread reads from a slow input: none after a short wait. Raise the error of the input."""
-    read: queue.Queue[list[bytes] | BaseException] = queue.Queue(PUMPED_READS)
+    """Yield lines from a slow input, which a thread reads. Yield an empty batch after `WAIT_S` without lines. Raise the
+    error of the input."""
+    read: queue.Queue[list[bytes] | BaseException] = queue.Queue(MAX_QUEUED_READS)
     threading.Thread(target=_pump, args=(batches, read), daemon=True, name="recallflow-input").start()
     end: BaseException | None = None
     while end is None:
@@ -94,7 +95,7 @@ def _pump(batches: Iterator[list[bytes]], read: queue.Queue[list[bytes] | BaseEx
 
 
 def split_at_turns(batches: Iterator[list[bytes]], ends_turn: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
-    """Yield the lines in batches that each end with the last line of a turn."""
+    """Split batches after each line for which `ends_turn` is true."""
     for lines in batches:
         begin = 0
         for end, line in enumerate(lines, 1):
@@ -109,24 +110,24 @@ def split_at_turns(batches: Iterator[list[bytes]], ends_turn: Callable[[bytes], 
 EVENTS_BATCH, QUERIES_BATCH = 4, 1
 # Limit of a tenant's queued records. Cancelled records stay in the queue while the engine is paused.
 QUEUED_MAX = 1_024
-SERVED_MAX = 10_000  # tenants with a known time of their last turn
+SERVED_MAX = 10_000  # tenants whose last turn is kept
 
 
 class LocalCall:
-    """Record in flight, with its outcome. `record` is set once its position is known."""
+    """A record in flight, with its outcome. `record` is set when the engine takes it."""
 
     record: Record
 
     def __init__(self, value: bytes, headers: Headers, on_position: Callable[[Position], None]) -> None:
         self.value, self.headers, self.on_position = value, headers, on_position
-        self.is_wanted = True
+        self.is_wanted = True  # whether the caller still waits
         self.outcome: Future[Delivered] = Future()
-        self.outcome.set_running_or_notify_cancel()  # the caller may give up; a later outcome is dropped
+        self.outcome.set_running_or_notify_cancel()  # so that a caller who gives up cannot cancel it
 
 
 class LocalCalls:
-    """Calls in flight between callers, on any thread, and the engine, on its own thread. `events` and `queries` are
-    the names of the two logs. `wake` ends the engine's idle wait; other threads with news set it too."""
+    """Queue of calls from callers, on any thread, to the engine, on its own thread. `events` and `queries` are the
+    names of the two logs. Setting `wake` ends the engine's idle wait."""
 
     def __init__(
         self,
@@ -142,17 +143,18 @@ class LocalCalls:
         self._now_ms = 0
         self._lock = threading.Lock()
         self.has_begun = False  # whether the engine ever took records
-        self._next: dict[str, int] = {}
-        self._lines = {topic: _TenantLines() for topic in self.topics}
-        self._open = set[LocalCall]()  # calls without an outcome, whose callers wait
+        self._next_offsets: dict[str, int] = {}  # by log
+        self._queues = {topic: _TenantQueues() for topic in self.topics}
+        self._waiting = set[LocalCall]()  # calls without an outcome, whose callers wait
         self._taken_calls: dict[Position, LocalCall] = {}
         self.in_flight = 0  # records that were taken and are unfinished
-        self.obstacle = "starting"  # why the engine refuses records; empty if it accepts them
-        self.ended = ""  # why the engine was stopped or has failed; empty while it may take records
-        self.stopped = ""  # why records will never be processed; empty while the engine runs
+        # Reasons; empty while they do not apply.
+        self.obstacle = "starting"  # why the engine refuses records now
+        self.ended = ""  # why the engine was stopped or has failed: it accepts no further records
+        self.stopped = ""  # why the engine has failed: queued records will never be processed
         self._interrupted = ""  # why records are refused temporarily
-        self._ends = False
-        self._news = threading.Condition(self._lock)
+        self._is_closed = False  # whether all calls have ended
+        self._changed = threading.Condition(self._lock)
 
     # ------------------------------------------------------------------ called by callers
 
@@ -165,105 +167,105 @@ class LocalCalls:
         headers: Headers,
         on_position: Callable[[Position], None] = lambda _: None,
     ) -> Iterator[LocalCall]:
-        """Queue a record of a tenant, and wait for its outcome within the block.
+        """Queue a record of a tenant. The block waits for the outcome; a query whose block has ended is skipped.
 
-        A query is not asked if its block has ended. `on_position` is called on the engine's thread before the record is
-        applied. Raise SourceError where the engine has ended or the queue is full."""
+        `on_position` is called on the engine's thread before the record is applied. Raise SourceError if the engine has
+        ended or the queue is full."""
         call = LocalCall(value, headers, on_position)
         with self._lock:
-            if self.ended:
-                raise SourceError(self.ended)
-            if self._interrupted:
-                raise SourceError(self._interrupted)
-            if self._lines[topic].count(tenant_id) >= QUEUED_MAX:
-                raise SourceError(f"the engine is behind: {QUEUED_MAX:,} wait for it; try again later")
-            self._lines[topic].append(tenant_id, call)
-            self._open.add(call)
+            if reason := self.ended or self._interrupted:
+                raise SourceError(reason)
+            if self._queues[topic].count(tenant_id) >= QUEUED_MAX:
+                raise SourceError(f"{QUEUED_MAX:,} records of this tenant wait for the engine: try again later")
+            self._queues[topic].append(tenant_id, call)
+            self._waiting.add(call)
         self.wake.set()
         try:
             yield call
         finally:
-            with self._news:
+            with self._changed:
                 call.is_wanted = False
-                self._open.discard(call)
-                self._news.notify_all()
+                self._waiting.discard(call)
+                self._changed.notify_all()
 
     def end(self, reason: str, patience_s: float) -> None:
-        """Refuse new records with a reason. Finish those in flight for at most `patience_s`; then the engine ends."""
-        with self._news:
+        """Refuse new records with a reason. Wait at most `patience_s` for calls in flight; then the engine ends."""
+        with self._changed:
             self.ended = self.obstacle = self.ended or reason
-            self._news.wait_for(lambda: not self._open, patience_s)
-            self._ends = True
-            self._news.notify_all()
+            self._changed.wait_for(lambda: not self._waiting, patience_s)
+            self._is_closed = True
+            self._changed.notify_all()
         self.wake.set()
 
     def fail(self, reason: str) -> None:
-        with self._news:
+        with self._changed:
             self.ended = self.obstacle = self.ended or reason
             self.stopped = reason
         self._fail_open(reason)
 
     def interrupt(self, reason: str) -> None:
         """Fail all waiting calls with a reason until the engine begins again. Applied events stay applied."""
-        with self._news:
+        with self._changed:
             self._interrupted = reason
             self.obstacle = self.ended or reason
-            self._lines = {topic: _TenantLines() for topic in self.topics}
+            self._queues = {topic: _TenantQueues() for topic in self.topics}
             self.in_flight = 0
         self._fail_open(reason)
 
     def _fail_open(self, reason: str) -> None:
-        with self._news:
-            waiting, self._open = self._open, set()
+        with self._changed:
+            failed, self._waiting = self._waiting, set()
             self._taken_calls.clear()
-            self._news.notify_all()
-        for call in waiting:
+            self._changed.notify_all()
+        for call in failed:
             call.outcome.set_exception(SourceError(reason))
 
     def is_ended_within(self, seconds: float) -> bool:
-        """Wait for the end of all calls. Return whether it came in time."""
-        with self._news:
-            return self._news.wait_for(lambda: self._ends, seconds)
+        """Wait for `end` to have finished. Return whether it did in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_closed, seconds)
 
     def queued(self) -> dict[str, int]:
-        return {topic: len(lines) for topic, lines in self._lines.items()}
+        return {topic: len(queues) for topic, queues in self._queues.items()}
 
     def await_begin(self) -> None:
-        """Return once records can be queued, or never will be."""
-        with self._news:
-            self._news.wait_for(lambda: not self.obstacle or bool(self.ended))
+        """Wait until the engine accepts records, or has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.obstacle or bool(self.ended))
 
     # ------------------------------------------------------------------ called by the engine
 
     def begin(self, offsets: Mapping[str, int]) -> None:
-        """Begin to take records, with positions from these offsets on."""
+        """Accept records. Their positions begin at these offsets."""
         self.has_begun = True
-        with self._news:
-            self._next = {topic: max(offset, self._next.get(topic, 0)) for topic, offset in offsets.items()}
+        with self._changed:
+            self._next_offsets = {
+                topic: max(offset, self._next_offsets.get(topic, 0)) for topic, offset in offsets.items()
+            }
             self._interrupted = ""
             self.obstacle = self.ended
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def take(self) -> list[Record]:
-        """Return the next records, questions first. Raise StopIteration at the end."""
+        """Return the next records, queries first. Raise StopIteration at the end."""
         with self._lock:
-            if self._ends and not any(map(len, self._lines.values())):
+            if self._is_closed and not any(map(len, self._queues.values())):
                 raise StopIteration
             events = self._taken(self.topics[1], EVENTS_BATCH)
             taken = [*self._taken(self.queries, QUERIES_BATCH), *events]
             self.in_flight += len(taken)
         return taken
 
-    def _taken(self, topic: str, most: int) -> list[Record]:
+    def _taken(self, topic: str, limit: int) -> list[Record]:
         """Take records of a log in round robin over tenants. They get their positions in this order."""
-        lines, records = self._lines[topic], list[Record]()
-        while len(lines) and len(records) < most:
-            call = lines.popleft()
+        queues, records = self._queues[topic], list[Record]()
+        while len(queues) and len(records) < limit:
+            call = queues.popleft()
             if topic == self.queries and not call.is_wanted:
                 continue
             self._now_ms = max(self._now_ms, self._clock_ms())  # append times never decrease
-            position = Position(topic, 0, self._next[topic])
-            self._next[topic] += 1
+            position = Position(topic, 0, self._next_offsets[topic])
+            self._next_offsets[topic] += 1
             call.record = Record(position, call.value, self._now_ms, headers=call.headers)
             if call.is_wanted:
                 self._taken_calls[position] = call
@@ -273,43 +275,45 @@ class LocalCalls:
         return records
 
     def deliver(self, outputs: Iterable[Delivered | Ack]) -> None:
-        """Give each output to its waiting caller. Outputs of records of an earlier process have none."""
+        """Pass each output to its waiting caller. Outputs of records of an earlier process have no caller."""
         for output in outputs:
             if isinstance(output, Ack):
                 self.in_flight -= len(output.offsets)
-            elif output.position.topic != self.queries or isinstance(output, Answer):  # refused, it is answered as well
-                with self._news:
+            elif output.position.topic != self.queries or isinstance(
+                output, Answer
+            ):  # a refused query has an answer too
+                with self._changed:
                     call = self._taken_calls.pop(output.position, None)
                     if call is not None:
-                        self._open.discard(call)
-                    self._news.notify_all()
+                        self._waiting.discard(call)
+                    self._changed.notify_all()
                 if call is not None:
                     call.outcome.set_result(output)
 
 
-class _TenantLines:
+class _TenantQueues:
     """Queued calls by tenant. The tenant with the oldest last turn is next."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, deque[LocalCall]] = {}
-        self._served: dict[str, int] = {}  # tenant → number of its last turn, ascending
+        self._queues: dict[str, deque[LocalCall]] = {}
+        self._served: dict[str, int] = {}  # number of each tenant's last turn, ascending
         self._turns = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
+        return sum(map(len, self._queues.values()))
 
     def count(self, tenant_id: str) -> int:
-        return len(self._lines.get(tenant_id, ()))
+        return len(self._queues.get(tenant_id, ()))
 
     def append(self, tenant_id: str, call: LocalCall) -> None:
-        self._lines.setdefault(tenant_id, deque()).append(call)
+        self._queues.setdefault(tenant_id, deque()).append(call)
 
     def popleft(self) -> LocalCall:
-        tenant_id = min(self._lines, key=lambda one: self._served.get(one, 0))
-        line = self._lines[tenant_id]
-        call = line.popleft()
-        if not line:
-            del self._lines[tenant_id]
+        tenant_id = min(self._queues, key=lambda one: self._served.get(one, 0))
+        queue = self._queues[tenant_id]
+        call = queue.popleft()
+        if not queue:
+            del self._queues[tenant_id]
         self._turns += 1
         self._served.pop(tenant_id, None)
         self._served[tenant_id] = self._turns

@@ -1,7 +1,6 @@
 """Master keys: a key of AWS KMS, or 32 bytes from a file or a setting."""
 
 import base64
-import binascii
 import hashlib
 import os
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 from recallflow.errors import MasterKeyError
 
-CONTEXT = {"recallflow": "state directory"}  # KMS has it in its own log, and unwraps under no other
+CONTEXT = {"recallflow": "state directory"}  # required again to unwrap; CloudTrail logs it
 CONNECT_S, READ_S, ATTEMPTS = 5, 10, 3
 
 
@@ -17,7 +16,7 @@ class KmsMasterKey:
     """Symmetric key of KMS, by id, ARN or alias. AWS's standard credential chain applies."""
 
     def __init__(self, key_id: str, region: str | None = None, endpoint: str | None = None) -> None:
-        """Raise MasterKeyError where the client cannot be created."""
+        """Raise MasterKeyError if the client cannot be created."""
         self.name = f"kms {key_id}"
         self._key_id = key_id
         try:
@@ -35,36 +34,33 @@ class KmsMasterKey:
             raise self._failed(error) from None
 
     def wrap(self, secret: bytes) -> bytes:
-        answer = self._asked(self._kms.encrypt, Plaintext=secret)
-        return bytes(answer["CiphertextBlob"])
+        return bytes(self._call(self._kms.encrypt, Plaintext=secret)["CiphertextBlob"])
 
     def unwrap(self, wrapped: bytes) -> bytes:
-        answer = self._asked(self._kms.decrypt, CiphertextBlob=wrapped)
-        return bytes(answer["Plaintext"])
+        return bytes(self._call(self._kms.decrypt, CiphertextBlob=wrapped)["Plaintext"])
 
-    def _asked(self, ask: Any, **what: bytes) -> dict[str, Any]:
+    def _call(self, operation: Any, **arguments: bytes) -> Any:
         try:
-            answer: dict[str, Any] = ask(KeyId=self._key_id, EncryptionContext=CONTEXT, **what)
+            return operation(KeyId=self._key_id, EncryptionContext=CONTEXT, **arguments)
         except self._errors as error:
             raise self._failed(error) from None
-        return answer
 
     def _failed(self, error: Exception) -> MasterKeyError:
-        """Return KMS's own message, which names key and request, and never the secret."""
+        """Return an error with the message of KMS, which never contains the secret."""
         return MasterKeyError(f"the master key ({self.name}) cannot be used: {error}")
 
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
-_PLACE = b"recallflow: a state directory's secret"
-_HOW = "make one with: openssl rand -base64 32"
+_CONTEXT = b"recallflow: a state directory's secret"  # associated data of AES-GCM
+_REMEDY = "create one with: openssl rand -base64 32"
 
 
 class LocalMasterKey:
     """Key in this process, for AES-256-GCM."""
 
     def __init__(self, key: bytes) -> None:
-        from cryptography.exceptions import InvalidTag  # an engine without encryption does without the library
+        from cryptography.exceptions import InvalidTag  # imported here: most processes do not encrypt
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         self._aes, self._refusals = AESGCM(key), (InvalidTag, ValueError)
@@ -72,32 +68,31 @@ class LocalMasterKey:
 
     def wrap(self, secret: bytes) -> bytes:
         nonce = os.urandom(_NONCE_BYTES)
-        return nonce + self._aes.encrypt(nonce, secret, _PLACE)
+        return nonce + self._aes.encrypt(nonce, secret, _CONTEXT)
 
     def unwrap(self, wrapped: bytes) -> bytes:
         try:
-            return self._aes.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], _PLACE)
+            return self._aes.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], _CONTEXT)
         except self._refusals:
-            raise MasterKeyError(f"the master key ({self.name}) is not the one that was used: give that one") from None
+            raise MasterKeyError(
+                f"the master key ({self.name}) is not the one of this directory: give that key"
+            ) from None
 
 
 def read_master_key(path: Path) -> LocalMasterKey:
-    """Return the key in a file. Raise MasterKeyError, which never quotes it."""
+    """Return the key in a file. Raise MasterKeyError, which never contains it."""
     try:
-        text = path.read_text("ascii")
+        return parse_master_key(path.read_bytes(), str(path))
     except OSError as error:
         raise MasterKeyError(f"cannot read the master key {path}: {error.strerror}") from None
-    except ValueError:
-        raise MasterKeyError(f"{path} holds no master key, {KEY_BYTES} bytes in base64: {_HOW}") from None
-    return parse_master_key(text, str(path))
 
 
-def parse_master_key(text: str, where: str = "encryption.master_key") -> LocalMasterKey:
-    """Return the key in a setting or a file. Raise MasterKeyError, which never quotes it."""
+def parse_master_key(text: str | bytes, origin: str = "encryption.master_key") -> LocalMasterKey:
+    """Return the key in a setting or a file. Raise MasterKeyError, which never contains it."""
     try:
         key = base64.b64decode(text.strip(), validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
-        raise MasterKeyError(f"{where} holds no master key, {KEY_BYTES} bytes in base64: {_HOW}")
+        raise MasterKeyError(f"{origin} is not a master key of {KEY_BYTES} bytes in base64: {_REMEDY}")
     return LocalMasterKey(key)

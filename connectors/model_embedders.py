@@ -1,4 +1,4 @@
-"""Embedding models of files, ONNX exports and model2vec tables, and token counters."""
+"""Embedders with model files (ONNX exports and model2vec tables), and token counters."""
 
 import hashlib
 import importlib
@@ -18,27 +18,27 @@ from recallflow.embedder import Kind, Matrix, TextVectors, TokenCounter
 from recallflow.errors import EmbedderError
 from recallflow.language import FUNCTION_WORDS
 
-_SITE = "https://openaipublic.blob.core.windows.net/encodings"
-# Encoding → SHA-256 of its file, as in tiktoken's registry.
-_FILES = {
+_ENCODINGS_URL = "https://openaipublic.blob.core.windows.net/encodings"
+# SHA-256 of the file of each encoding, as in tiktoken's registry; the newest encoding first.
+_SHA256 = {
     "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
     "cl100k_base": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
 }
 
 
 def _is_cached(encoding: str) -> bool:
-    """Return whether tiktoken would accept the cached file; it downloads a broken one again."""
+    """Return whether tiktoken's cache has a valid file of an encoding: it would download a missing or broken one."""
     default = str(Path(tempfile.gettempdir()) / "data-gym-cache")
     folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", default))
-    name = hashlib.sha1(f"{_SITE}/{encoding}.tiktoken".encode()).hexdigest()  # noqa: S324 a file's name
-    try:  # an empty folder means that the cache is off
-        return folder != "" and hashlib.sha256((Path(folder) / name).read_bytes()).hexdigest() == _FILES[encoding]
+    name = hashlib.sha1(f"{_ENCODINGS_URL}/{encoding}.tiktoken".encode()).hexdigest()  # noqa: S324 a file's name
+    try:  # an empty setting turns the cache off
+        return folder != "" and hashlib.sha256((Path(folder) / name).read_bytes()).hexdigest() == _SHA256[encoding]
     except OSError:
         return False
 
 
 class TiktokenCounter:
-    """Counter of a tiktoken encoding. Special tokens in a text count as text."""
+    """Token counter of a tiktoken encoding. Special tokens in a text count as text."""
 
     def __init__(self, encoding: Any) -> None:
         self.counted_by = f"tiktoken {encoding.name}"
@@ -49,7 +49,7 @@ class TiktokenCounter:
 
 
 class ModelTokenCounter:
-    """Counter of an embedder with a tokenizer of Hugging Face's `tokenizers`."""
+    """Token counter of an embedder that has a tokenizer of Hugging Face's `tokenizers`."""
 
     name: str
     _tokenizer: Any
@@ -63,39 +63,39 @@ class ModelTokenCounter:
 
     @cached_property
     def _unlimited(self) -> Any:
-        """Return the tokenizer without its limit: a counted text may be longer than an embedded one."""
+        """Return the tokenizer without its limit, because a counted text may be longer than an embedded one."""
         return unlimited(self._tokenizer)
 
 
 def unlimited(tokenizer: Any) -> Any:
-    """Return a copy of a tokenizer that neither cuts nor pads. Later changes of the original do not affect it."""
-    made = type(tokenizer).from_str(tokenizer.to_str())
-    made.no_truncation()
-    made.no_padding()
-    return made
+    """Return a copy of a tokenizer that neither truncates nor pads."""
+    copy = type(tokenizer).from_str(tokenizer.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    return copy
 
 
 def load_tiktoken() -> TokenCounter | None:
-    """Return the newest encoding in tiktoken's cache; None without tiktoken or such a file."""
+    """Return a counter of the newest encoding in tiktoken's cache, or None. Nothing is downloaded."""
     try:
         tiktoken = importlib.import_module("tiktoken")
     except ImportError:
         return None
-    name = next(filter(_is_cached, _FILES), None)
+    name = next(filter(_is_cached, _SHA256), None)
     return None if name is None else TiktokenCounter(tiktoken.get_encoding(name))
 
 
 Pooling = Literal["mean", "cls", "max", "last", "model"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
-_CONFIGURED: dict[str, Pooling] = {
+_POOLING_FLAGS: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_lasttoken": "last",
 }
 _LAYERS = ("Transformer", "Pooling", "Normalize")
-_TOKENS_MAX = 512
+_TOKENS_MAX = 512  # of a text, if the model does not say
 _CONFIGS = ("1_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json", "modules.json")
 
 
@@ -122,26 +122,25 @@ def digest(files: Iterable[Path]) -> str:
 T = TypeVar("T")
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
-# (dimension, token dimensions): principal directions of MiniLM's word vectors (tools/token_directions.py).
-# Directions of other models are computed at their first text.
+# (dimension, token dimensions): principal directions of MiniLM's word vectors (tools/token_directions.py). Those of
+# other models are computed at the first text.
 DIRECTIONS = Path(__file__).with_name("minilm_tokens.npy")
 TOKEN_DIMENSIONS = 128
 WORDS = 512  # sample size for the directions of a model
-_SHORTEST = 3
+_MIN_WORD_CHARACTERS = 3
 _PROBE = "How long did the flight take?"
-_AGREES = 1e-3  # tolerance of each number
+_TOLERANCE = 1e-3  # of each number of the vector of `_PROBE`
 _INPUTS = {"input_ids", "attention_mask", "token_type_ids"}
-_WORD_MARKS = "▁Ġ#"  # marks of tokenizers for the beginning or the inside of a word
+_WORD_MARKS = "▁Ġ#"  # with which tokenizers mark the beginning or the inside of a word
 
 
 class OnnxEmbedder(ModelTokenCounter):
     """Embedder of an ONNX model.
 
-    Token vectors come from the last layer before pooling, without punctuation, reduced to 128 dimensions, with equal
-    weights. A model that returns a text vector only has no token vectors.
+    Token vectors come from the last layer before pooling. They are reduced to 128 dimensions; punctuation is left out.
+    A model that returns a text vector only has no token vectors.
 
-    Each run has one text: padding to a neighbour's length would change a vector's last bits with its batch, and on two
-    cores a batch is no faster."""
+    Texts are not batched: padding would change the last bits of a vector, and on two cores a batch is no faster."""
 
     kind: Kind = "contextual"
 
@@ -152,15 +151,15 @@ class OnnxEmbedder(ModelTokenCounter):
         self.name = name
         self._session, self._tokenizer, self._pooling = session, tokenizer, pooling
         self._before_questions, self._before_texts = prompts
-        self._inputs = {given.name for given in session.get_inputs()}
+        self._inputs = {one.name for one in session.get_inputs()}
         if unknown := sorted(self._inputs - _INPUTS):
-            raise EmbedderError(f"{name} wants {', '.join(unknown)} beside tokens: give the export of a text model")
+            raise EmbedderError(f"{name} needs the inputs {', '.join(unknown)}: give the export of a text model")
         ranks = {output.name: len(output.shape) for output in session.get_outputs()}
         of_tokens = next((output for output, rank in ranks.items() if rank == 3), None)
         of_text = next((output for output, rank in ranks.items() if rank == 2), None)
         self._pooled_by_model = of_tokens is None or (pooling == "model" and of_text is not None)
         if of_tokens is None and of_text is None:
-            raise EmbedderError(f"{name} gives no vectors: give the ONNX export of an embedding model")
+            raise EmbedderError(f"{name} returns no vectors: give the ONNX export of an embedding model")
         self._outputs = [output for output in (of_tokens, of_text if self._pooled_by_model else None) if output]
         self._has_tokens = of_tokens is not None
         self.dimension = len(self.embed(["a"])[0])
@@ -189,15 +188,16 @@ class OnnxEmbedder(ModelTokenCounter):
     def known_words(self) -> list[str]:
         """Return the words of the model's vocabulary in alphabetical order."""
         plain = {token.strip(_WORD_MARKS) for token in self._tokenizer.get_vocab()}
-        return sorted(word for word in plain if word.isalpha() and len(word) >= _SHORTEST)
+        return sorted(word for word in plain if word.isalpha() and len(word) >= _MIN_WORD_CHARACTERS)
 
     def _run(self, prompt: str, text: str) -> tuple[Matrix, Matrix, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the text's vector, the last layer (tokens, dimension), the token ids, and a mask of the text's own."""
+        """Return the text's vector, the last layer (tokens, dimension), the token ids, and a mask of the text's tokens,
+        without those of the prompt."""
         encoded = self._tokenizer.encode(prompt + text)
         tokens = np.array(encoded.ids, np.int64)
         own = np.array([end > len(prompt) for _, end in encoded.offsets], np.bool_)
-        given = {"input_ids": tokens, "attention_mask": np.ones_like(tokens), "token_type_ids": np.zeros_like(tokens)}
-        feed = {name: rows[np.newaxis] for name, rows in given.items() if name in self._inputs}
+        rows = {"input_ids": tokens, "attention_mask": np.ones_like(tokens), "token_type_ids": np.zeros_like(tokens)}
+        feed = {name: row[np.newaxis] for name, row in rows.items() if name in self._inputs}
         found = [np.asarray(output[0], np.float32) for output in self._session.run(self._outputs, feed)]
         hidden = found[0] if self._has_tokens else np.zeros((0, 0), np.float32)
         whole = found[-1] if self._pooled_by_model else pooled(hidden, self._pooling)
@@ -206,8 +206,8 @@ class OnnxEmbedder(ModelTokenCounter):
     @cached_property
     def _directions(self) -> Matrix:
         if self.name == MINILM.partition("/")[2]:
-            kept: Matrix = np.load(DIRECTIONS).astype(np.float32)
-            return kept
+            stored: Matrix = np.load(DIRECTIONS).astype(np.float32)
+            return stored
         if self.dimension <= TOKEN_DIMENSIONS:
             return np.eye(self.dimension, dtype=np.float32)
         words = self.known_words()
@@ -239,13 +239,13 @@ def load_named(name: str, folder: Path | None) -> OnnxEmbedder:
     found = whole.model
     files = Path(found._model_dir)
     identity = digest([files / found.model_description.model_file, files / "tokenizer.json"])
-    theirs = next(iter(whole.embed([_PROBE])))
-    # fastembed's classes hide the pooling, so it is the one that reproduces fastembed's vector.
+    expected = unit(np.asarray(next(iter(whole.embed([_PROBE]))), np.float32))
+    # fastembed does not tell the pooling of a model: take the one that reproduces the vector of `_PROBE`.
     for pooling in POOLINGS:
-        ours = OnnxEmbedder(f"{name.partition('/')[2]}-{identity}", found.model, found.tokenizer, pooling)
-        if np.allclose(ours.embed([_PROBE])[0], unit(np.asarray(theirs, np.float32)), atol=_AGREES):
-            return ours
-    raise EmbedderError(f"{name} makes a text's vector in a way that recallflow does not know: give another model")
+        embedder = OnnxEmbedder(f"{name.partition('/')[2]}-{identity}", found.model, found.tokenizer, pooling)
+        if np.allclose(embedder.embed([_PROBE])[0], expected, atol=_TOLERANCE):
+            return embedder
+    raise EmbedderError(f"recallflow does not support the pooling of {name}: give another model")
 
 
 def load_folder(path: Path) -> OnnxEmbedder:
@@ -263,16 +263,16 @@ def load_folder(path: Path) -> OnnxEmbedder:
     network = next((file for file in (path / "model.onnx", path / "onnx" / "model.onnx") if file.is_file()), None)
     tokens = path / "tokenizer.json"
     if network is None or not tokens.is_file():
-        absent = "model.onnx" if network is None else tokens.name
-        raise EmbedderError(f"{path} has no {absent}: give the folder of a model's ONNX export")
+        missing = "model.onnx" if network is None else tokens.name
+        raise EmbedderError(f"{path} has no {missing}: give the folder of a model's ONNX export")
     pooling, lengths, prompting, modules = (_config(path / name) for name in _CONFIGS)
     layers = [str(layer.get("type", "")).rpartition(".")[2] for layer in modules or ()]
     if unknown := [layer for layer in layers if layer not in _LAYERS]:
-        raise EmbedderError(f"{path} has a layer {unknown[0]} behind its model.onnx: export the model as a whole")
-    chosen = [name for name, given in (pooling or {}).items() if name.startswith("pooling_mode") and given is True]
-    if len(chosen) > 1 or any(name not in _CONFIGURED for name in chosen):
-        asked, known = " and ".join(chosen), ", ".join(_CONFIGURED)
-        raise EmbedderError(f"{path / _CONFIGS[0]} asks for {asked}: recallflow pools by one of {known}")
+        raise EmbedderError(f"{path} has a layer {unknown[0]} outside of model.onnx: export the whole model")
+    flags = [name for name, value in (pooling or {}).items() if name.startswith("pooling_mode") and value is True]
+    if len(flags) > 1 or any(name not in _POOLING_FLAGS for name in flags):
+        requested, supported = " and ".join(flags), ", ".join(_POOLING_FLAGS)
+        raise EmbedderError(f"{path / _CONFIGS[0]} sets {requested}: recallflow supports one of {supported}")
     prompts = (prompting or {}).get("prompts") or {}
     of_question, of_text = prompts.get("query", ""), prompts.get("passage", "") or prompts.get("document", "")
     files = [network, *sorted(network.parent.glob("*.onnx_data")), tokens, *(path / name for name in _CONFIGS)]
@@ -287,8 +287,8 @@ def load_folder(path: Path) -> OnnxEmbedder:
         tokenizer.no_padding()
         tokenizer.enable_truncation((lengths or {}).get("max_seq_length") or _TOKENS_MAX)
         session = InferenceSession(str(network), providers=["CPUExecutionProvider"])
-        how = _CONFIGURED[chosen[0]] if chosen else "model"
-        return OnnxEmbedder(f"{path.resolve().name}-{digest(files)}", session, tokenizer, how, (of_question, of_text))
+        name, mode = f"{path.resolve().name}-{digest(files)}", _POOLING_FLAGS[flags[0]] if flags else "model"
+        return OnnxEmbedder(name, session, tokenizer, mode, (of_question, of_text))
 
     return _loading(str(path), load)
 
@@ -301,7 +301,7 @@ def _fastembed(name: str, folder: Path | None) -> Any:
         raise EmbedderError(f"the {name} embedder needs fastembed: pip install 'recallflow[minilm]'") from None
     origin = folder or "the model hub (--model-path takes a local folder)"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fastembed warns of a pooling change that this model's users wanted
+        warnings.simplefilter("ignore")  # fastembed warns that an earlier version pooled differently
         path = str(folder) if folder else None
         return _loading(f"{name} from {origin}", lambda: TextEmbedding(name, specific_model_path=path))
 
@@ -334,7 +334,7 @@ def unit(rows: Matrix) -> Matrix:
 def directions(rows: Matrix, count: int) -> tuple[Matrix, float]:
     """Return (dimension, count) principal directions of unit rows about 0, and their share of the squares."""
     _, spread, turned = np.linalg.svd(rows.astype(np.float64), full_matrices=False)
-    # A direction and its opposite are equal: the larger half points up.
+    # A direction and its opposite are equally good: the largest number of each is positive.
     signs = np.sign(turned[np.arange(len(turned)), np.abs(turned).argmax(axis=1)])
     kept = (turned * signs[:, None])[:count].T.astype(np.float32)
     return kept, float((spread[:count] ** 2).sum() / (spread**2).sum())
@@ -344,11 +344,10 @@ _MODEL = "minishlab/potion-base-8M"
 
 
 class StaticEmbedder(ModelTokenCounter):
-    """Embedder of a model2vec model: thousands of texts a second, and meaning beyond spelling.
+    """Embedder of a model2vec model. It is fast (thousands of texts a second), and knows more than spelling.
 
-    Token vectors leave out function words and punctuation, have the weights of the table, and are its leading columns:
-    the table is sorted by importance. The name contains a digest of the table, so that vectors of two models are never
-    mixed."""
+    Token vectors are the leading columns of the table, which are the most important ones; function words and
+    punctuation are left out. The name contains a digest of the table, so that vectors of two models are never mixed."""
 
     kind: Kind = "static"
 
@@ -393,8 +392,8 @@ class StaticEmbedder(ModelTokenCounter):
 def _table(model: Any) -> npt.NDArray[np.float16]:
     """Return (tokens, dimension): each token's vector, weighted. Quantised models keep vectors and weights apart."""
     vectors = np.asarray(model.embedding)
-    if (places := getattr(model, "token_mapping", None)) is not None:
-        vectors = vectors[np.asarray(places)]
+    if (mapping := getattr(model, "token_mapping", None)) is not None:
+        vectors = vectors[np.asarray(mapping)]
     if (weights := getattr(model, "weights", None)) is not None:
         vectors = vectors * np.asarray(weights)[:, None]
     return vectors.astype(np.float16)

@@ -17,20 +17,20 @@ from prometheus_client.exposition import choose_encoder
 from recallflow.errors import UsageError
 
 TEXT = "text/plain; charset=utf-8"
-CLOSE_S = 0.1
-CONNECTION_S = 5.0  # limit of a request and its response, however slow
-CONNECTIONS_MOST = 32  # each has a thread and a descriptor
-PASSED = "fd://"
+CLOSE_S = 0.1  # interval of checks whether the server is closed
+CONNECTION_S = 5.0  # limit of a request with its response
+MAX_CONNECTIONS = 32  # each has a thread and a descriptor
+PASSED_SOCKET = "fd://"
 
 
 class Probes(contextlib.AbstractContextManager["Probes"]):
-    """Server of the probes, on a thread. /readyz answers 503 with the reason while `obstacle()` returns one."""
+    """Server of the probes, on a thread. /readyz answers 503 while `obstacle()` returns why it is not ready."""
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, obstacle: Callable[[], str]) -> None:
-        """Create the server. Raise UsageError where it cannot listen.
+        """Create the server. Raise UsageError if it cannot listen.
 
         Args:
-            host: an address, or `fd://N` for a socket that the parent process listens at, with its port.
+            host: an address, or `fd://N` for a listening socket of the parent process (`port` is its port then).
             port: 0 chooses a free port."""
         try:
             self._server = _server(host, port, _handler(registry, obstacle))
@@ -51,48 +51,48 @@ class Probes(contextlib.AbstractContextManager["Probes"]):
 
 
 class _BoundedServer(ThreadingHTTPServer):
-    """Server that closes old connections, and the oldest connection above a limit."""
+    """Server that closes connections after `CONNECTION_S`, and the oldest ones above `MAX_CONNECTIONS`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._open: dict[socket.socket, float] = {}  # when each was accepted, the oldest first
-        self._opening = threading.Lock()
+        self._accepted_s: dict[socket.socket, float] = {}  # time of each connection, the oldest first
+        self._lock = threading.Lock()
         super().__init__(*args, **kwargs)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        with self._opening:
-            self._open[request] = time.monotonic()
-            surplus = [*self._open][:-CONNECTIONS_MOST]
+        with self._lock:
+            self._accepted_s[request] = time.monotonic()
+            surplus = [*self._accepted_s][:-MAX_CONNECTIONS]
         for one in surplus:
-            self._end(one)
+            self._close_connection(one)
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
         before_s = time.monotonic() - CONNECTION_S
-        with self._opening:
-            late = [one for one, accepted_s in self._open.items() if accepted_s <= before_s]
+        with self._lock:
+            late = [one for one, accepted_s in self._accepted_s.items() if accepted_s <= before_s]
         for one in late:
-            self._end(one)
+            self._close_connection(one)
 
     def shutdown_request(self, request: Any) -> None:
-        with self._opening:
-            self._open.pop(request, None)
+        with self._lock:
+            self._accepted_s.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], ConnectionError):  # the client is gone, or we closed the connection
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # client or server closed the connection
             super().handle_error(request, client_address)
 
-    def _end(self, connection: socket.socket) -> None:
-        with self._opening:
-            self._open.pop(connection, None)
+    def _close_connection(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._accepted_s.pop(connection, None)
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
 
 def _server(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
-    if not host.startswith(PASSED):
+    if not host.startswith(PASSED_SOCKET):
         return _BoundedServer((host, port), handler)
-    passed = socket.socket(fileno=int(host.removeprefix(PASSED)))
+    passed = socket.socket(fileno=int(host.removeprefix(PASSED_SOCKET)))
     server = _BoundedServer(passed.getsockname(), handler, bind_and_activate=False)
     server.socket.close()
     server.socket = passed
@@ -100,33 +100,33 @@ def _server(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> Thre
 
 
 def exposition(registry: CollectorRegistry, accept: str) -> tuple[str, bytes]:
-    """Return content type and body of /metrics. OpenMetrics is preferred, because only it has exemplars."""
-    encode, content_type = choose_encoder(_liked(accept))
+    """Return content type and body of /metrics, according to the Accept header of the request."""
+    encode, content_type = choose_encoder(_sort_accepted(accept))
     return content_type, encode(registry)
 
 
-def _liked(accept: str) -> str:
-    """Return the preferred types of an Accept header, down to plain text. The library ignores quality values."""
-    offered = [(one, _quality(one)) for one in accept.split(",")]
-    liked = sorted((one for one in offered if one[1] > 0), key=lambda one: (-one[1], _is_text(one[0])))
-    ends = next((place for place, (one, _) in enumerate(liked) if _is_text(one)), len(liked))
-    return ",".join(one for one, _ in liked[: ends + 1])
+def _sort_accepted(accept: str) -> str:
+    """Return the types of an Accept header by preference, up to plain text: the library ignores quality values. Other
+    types of equal quality precede plain text, because only OpenMetrics has exemplars."""
+    qualities = {one: _quality(one) for one in accept.split(",")}
+    accepted = [one for one in qualities if qualities[one] > 0]
+    accepted.sort(key=lambda one: (-qualities[one], _is_text(one)))
+    end = next((number for number, one in enumerate(accepted, 1) if _is_text(one)), len(accepted))
+    return ",".join(accepted[:end])
 
 
-def _is_text(offered: str) -> bool:
-    return offered.partition(";")[0].strip().lower() == "text/plain"
+def _is_text(media_type: str) -> bool:
+    return media_type.partition(";")[0].strip().lower() == "text/plain"
 
 
-def _quality(offered: str) -> float:
+def _quality(media_type: str) -> float:
     """Return the quality value of a type; 0 is a refusal."""
-    for parameter in offered.split(";")[1:]:
-        name, _, value = parameter.partition("=")
-        if name.strip().lower() == "q":
-            try:
-                return float(value)
-            except ValueError:
-                return 0.0
-    return 1.0
+    _, *parameters = media_type.replace(" ", "").lower().split(";")
+    value = next((one.removeprefix("q=") for one in parameters if one.startswith("q=")), "1")
+    try:
+        return float(value)
+    except ValueError:
+        return 0.0
 
 
 def _handler(registry: CollectorRegistry, obstacle: Callable[[], str]) -> type[BaseHTTPRequestHandler]:

@@ -13,13 +13,13 @@ import orjson
 from recallflow.errors import RerankerError, UsageError
 from recallflow.llm import Reranker
 
-AT_ONCE = 8  # concurrent requests
-MOST_BYTES = 1024 * 1024  # size limit of a response
+MAX_REQUESTS = 8  # at the same time
+MAX_BYTES = 1024 * 1024  # size of a response
 _CONNECTIONS = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
 
 
 class HttpReranker:
-    """Reranking service. `key` is sent in the Authorization header."""
+    """Reranking service over HTTP. `key` is sent as a bearer token."""
 
     def __init__(self, name: str, url: str, key: str | None, timeout_s: float) -> None:
         """Raise UsageError for an invalid URL."""
@@ -31,48 +31,48 @@ class HttpReranker:
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._timeout_s = timeout_s
-        self._threads = ThreadPoolExecutor(AT_ONCE, "recallflow-rerank")
+        self._threads = ThreadPoolExecutor(MAX_REQUESTS, "recallflow-rerank")
 
     async def score(self, question: str, texts: Sequence[str]) -> Sequence[float]:
-        from recallflow.telemetry import model_call  # it loads OpenTelemetry
+        from recallflow.telemetry import model_call  # imported here: it loads OpenTelemetry
 
         with model_call("rerank", self.name):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, question, texts)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._request, question, texts)
 
-    def _ask(self, question: str, texts: Sequence[str]) -> Sequence[float]:
+    def _request(self, question: str, texts: Sequence[str]) -> Sequence[float]:
         document = {"model": self.name, "query": question, "documents": [*texts], "top_n": len(texts)}
-        # The caller gives up after the same time; this ends the abandoned thread.
+        # The caller has the same time limit; this one frees the thread.
         connection = self._connection(self._host, self._port, timeout=self._timeout_s)
         try:
             connection.request("POST", self._path, orjson.dumps(document), self._headers)
             with connection.getresponse() as response:
-                body = response.read(MOST_BYTES + 1)
+                body = response.read(MAX_BYTES + 1)  # a longer body is not valid JSON
         except (OSError, http.client.HTTPException) as error:
-            raise RerankerError(f"it cannot be asked: {type(error).__name__}: {error}") from error
+            raise RerankerError(f"the request failed: {type(error).__name__}: {error}") from error
         finally:
             connection.close()
         if response.status != http.client.OK:
-            raise RerankerError(f"it answered {response.status} {response.reason}")
+            raise RerankerError(f"the service answered with status {response.status} {response.reason}")
         return _scores(body, len(texts))
 
 
 def _scores(body: bytes, count: int) -> list[float]:
-    """Return the score of each text. Raise RerankerError where one is missing."""
+    """Return the score of each text. Raise RerankerError if one is missing."""
     try:
         results: list[dict[str, Any]] = orjson.loads(body)["results"]
         found = {result["index"]: result["relevance_score"] for result in results}
         return [float(found[at]) for at in range(count)]
     except KeyError as error:
-        raise RerankerError(f"its answer has no {error.args[0]!r}, of {count} texts") from None
+        raise RerankerError(f"the response for {count} texts has no {error.args[0]!r}") from None
     except (TypeError, ValueError) as error:
-        raise RerankerError(f"its answer cannot be read: {error}") from None
+        raise RerankerError(f"the response is invalid: {error}") from None
 
 
-BATCH = 8  # texts per run; each is padded to the longest of them
+BATCH = 8  # texts per run of the model; they are padded to the longest one
 
 
 class CrossEncoder:
-    """Local cross-encoder on one thread, because the model uses all given processors."""
+    """Local cross-encoder. It has one thread, because the model itself uses all processors."""
 
     def __init__(self, name: str, path: Path | None) -> None:
         """`path` is a folder with an ONNX export and its tokenizer; without one, fastembed finds the model."""
@@ -101,7 +101,7 @@ def _load(name: str, path: Path | None) -> Any:
         if name.lower() not in known:
             TextCrossEncoder.add_custom_model(name, ModelSource(hf=name), file)
         elif not (path / known[name.lower()]).is_file():
-            raise RerankerError(f"{path} has no {known[name.lower()]}, which is what {name} is read from")
+            raise RerankerError(f"{path} has no {known[name.lower()]}: give the folder of the ONNX export of {name}")
     try:
         return TextCrossEncoder(name, specific_model_path=str(path) if path else None)
     except Exception as error:  # onnxruntime, tokenizers and the hub client raise undocumented errors
@@ -122,6 +122,6 @@ def load_reranker(
 def check_reranker(name: str | None, *, path: Path | None, url: str | None) -> None:
     """Raise UsageError for contradictory settings, without loading the model."""
     if name is None and (url is not None or path is not None):
-        raise UsageError("give --reranker: the model's name")
+        raise UsageError("--reranker is missing: give the name of the model")
     if url is not None and path is not None:
         raise UsageError("a reranker is a service (--reranker-url) or a local model (--reranker-path), not both")

@@ -377,7 +377,7 @@ def test_line_of_a_topic_states_its_retention(retention: Retention | None, token
 
 
 REGION = "eu-west-1"
-WRONG = "is not the one that was used"
+WRONG = "is not the one of this directory"
 
 
 @pytest.fixture(scope="module")
@@ -449,8 +449,8 @@ def test_plain_directory_takes_no_key(cli: Cli, filled: Path, key: Path) -> None
 @pytest.mark.parametrize(
     ("written", "token"),
     [
-        (b"short", "openssl rand -base64 32"), (b"\xff\xfe\x00", "holds no master key"), (b"", "holds no master key"),
-        (base64.b64encode(bytes(33)), "holds no master key"), (None, "cannot read"),
+        (b"short", "openssl rand -base64 32"), (b"\xff\xfe\x00", "is not a master key"), (b"", "is not a master key"),
+        (base64.b64encode(bytes(33)), "is not a master key"), (None, "cannot read"),
     ],
 )  # fmt: skip
 def test_file_without_a_key_is_refused_unquoted(cli: Cli, tmp_path: Path, written: bytes | None, token: str) -> None:

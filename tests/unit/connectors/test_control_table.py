@@ -19,7 +19,7 @@ from recallflow.connectors import probes as probes_module
 from recallflow.connectors.kafka.admin import TopicDescription
 from recallflow.connectors.kafka.control import AHEAD_MS, ControlTable
 from recallflow.connectors.kafka.topic_reader import TopicReader
-from recallflow.connectors.probes import CONNECTIONS_MOST, Probes
+from recallflow.connectors.probes import MAX_CONNECTIONS, Probes
 from recallflow.control import Rollout
 from recallflow.credentials import sign
 from recallflow.errors import SourceError, UsageError
@@ -243,7 +243,7 @@ def test_idle_connections_do_not_keep_probes_from_answering() -> None:
         idle = [stack.enter_context(socket.create_connection((HOST, probes.port))) for _ in range(100)]
         assert [ask(probes.port, "/livez")[0] for _ in range(10)] == [200] * 10
         assert idle[0].recv(1) == b""  # the oldest makes room
-        assert threading.active_count() <= before + 2 * CONNECTIONS_MOST
+        assert threading.active_count() <= before + 2 * MAX_CONNECTIONS
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /livez HT", b"GET /livez HTTP/1.1\r\nhost: h"], ids=len)

@@ -171,9 +171,9 @@ def test_model_name_depends_on_file_contents(make: Make) -> None:
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        ({"modules": [{"type": "sentence_transformers.models.Dense"}]}, "has a layer Dense behind its model.onnx"),
-        ({"pooling": {"pooling_mode_weightedmean_tokens": True}}, "asks for pooling_mode_weightedmean_tokens"),
-        ({"extra_input": "pixel_values"}, "wants pixel_values beside tokens"),
+        ({"modules": [{"type": "sentence_transformers.models.Dense"}]}, "has a layer Dense outside of model.onnx"),
+        ({"pooling": {"pooling_mode_weightedmean_tokens": True}}, "sets pooling_mode_weightedmean_tokens"),
+        ({"extra_input": "pixel_values"}, "needs the inputs pixel_values"),
     ],
 )
 def test_unusable_model_is_refused(make: Make, said: dict[str, Any], problem: str) -> None:
@@ -284,13 +284,13 @@ def test_a_copy_embeds_here() -> None:
 
 
 def test_a_model_of_another_size_is_no_copy() -> None:
-    with pytest.raises(EmbedderError, match=r"gives 384 floats, and embedding\.dimension is 3"):
+    with pytest.raises(EmbedderError, match=r"has 384 dimensions, and embedding\.dimension is 3"):
         RemoteModel(Service(3), HASHING)
 
 
 def test_missing_model_folder_is_reported(tmp_path: Path) -> None:
     check_embedder("openai")
-    with pytest.raises(EmbedderError, match="is no folder"):
+    with pytest.raises(EmbedderError, match="is not a folder"):
         load_remote(Service(3), tmp_path / "none")
     with pytest.raises(EmbedderError, match=r"no model\.onnx"):
         load_remote(Service(3), tmp_path)
@@ -333,7 +333,7 @@ def put(cache: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, content: by
     """Makes this the content of the encoding's file, and the right one."""
     url = f"https://openaipublic.blob.core.windows.net/encodings/{encoding}.tiktoken"
     (cache / hashlib.sha1(url.encode()).hexdigest()).write_bytes(content)
-    monkeypatch.setitem(model_embedders._FILES, encoding, hashlib.sha256(content).hexdigest())
+    monkeypatch.setitem(model_embedders._SHA256, encoding, hashlib.sha256(content).hexdigest())
 
 
 @pytest.mark.parametrize("encoding", ["o200k_base", "cl100k_base"])

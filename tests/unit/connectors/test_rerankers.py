@@ -94,7 +94,7 @@ def test_pipe_orders_by_the_model_of_a_folder(tmp_path: Path, run_pipe: Callable
 @pytest.mark.parametrize(
     ("name", "chosen", "says"),
     [
-        (None, {"url": "http://localhost"}, "give --reranker"), (None, {"path": Path("nowhere")}, "give --reranker"),
+        (None, {"url": "http://localhost"}, "--reranker is missing"), (None, {"path": Path("nowhere")}, "--reranker is missing"),
         ("tiny", {"url": "ftp://localhost"}, "must begin with http"), ("tiny", {"url": "http://"}, "name a host"),
         ("tiny", {"url": "http://localhost", "path": Path("nowhere")}, "not both"),
         ("tiny", {"path": Path("nowhere")}, "nowhere has no model.onnx"),
@@ -152,19 +152,19 @@ def test_a_service_is_asked_in_the_usual_shape(serve: Callable[[Handler], str]) 
 @pytest.mark.parametrize(
     ("handler", "says"),
     [
-        (reply(b"", 500), "it answered 500"),
-        (reply(b"slow down", 429), "it answered 429"),
-        (reply(b"{"), "its answer cannot be read"),
-        (reply(b"[1]"), "its answer cannot be read"),
+        (reply(b"", 500), "with status 500"),
+        (reply(b"slow down", 429), "with status 429"),
+        (reply(b"{"), "the response is invalid"),
+        (reply(b"[1]"), "the response is invalid"),
         (reply(b'{"scores": [1, 2]}'), "has no 'results'"),
-        (reply(b'{"results": [{"index": 0, "relevance_score": 1}]}'), "has no 1, of 2 texts"),
+        (reply(b'{"results": [{"index": 0, "relevance_score": 1}]}'), "for 2 texts has no 1"),
         (reply(b'{"results": [{"index": 0}]}'), "has no 'relevance_score'"),
         (
             reply(b'{"results": [{"index": 0, "relevance_score": "high"}, {"index": 1, "relevance_score": 1}]}'),
-            "be read",
+            "invalid",
         ),
-        (reply(b'{"results"', length=500), "its answer cannot be read"),
-        (hang_up, "it cannot be asked: RemoteDisconnected"),
+        (reply(b'{"results"', length=500), "the response is invalid"),
+        (hang_up, "the request failed: RemoteDisconnected"),
     ],
 )
 def test_wrong_reranker_response_is_reported(serve: Callable[[Handler], str], handler: Handler, says: str) -> None:
