@@ -94,7 +94,7 @@ def test_pipe_orders_by_the_model_of_a_folder(tmp_path: Path, run_pipe: Callable
 @pytest.mark.parametrize(
     ("name", "chosen", "says"),
     [
-        (None, {"url": "http://localhost"}, "--reranker is missing"), (None, {"path": Path("nowhere")}, "--reranker is missing"),
+        (None, {"url": "http://localhost"}, "is missing"), (None, {"path": Path("nowhere")}, "is missing"),
         ("tiny", {"url": "ftp://localhost"}, "must begin with http"), ("tiny", {"url": "http://"}, "name a host"),
         ("tiny", {"url": "http://localhost", "path": Path("nowhere")}, "not both"),
         ("tiny", {"path": Path("nowhere")}, "nowhere has no model.onnx"),
