@@ -6,10 +6,11 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -118,8 +119,6 @@ def digest(files: Iterable[Path]) -> str:
             found.update(b"-")
     return found.hexdigest()
 
-
-T = TypeVar("T")
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 # (dimension, token dimensions): principal directions of MiniLM's word vectors (tools/token_directions.py). Those of
@@ -281,16 +280,13 @@ def load_folder(path: Path) -> OnnxEmbedder:
         from tokenizers import Tokenizer
     except ImportError:
         raise EmbedderError("the onnx embedder needs onnxruntime: pip install 'recallflow[minilm]'") from None
-
-    def load() -> OnnxEmbedder:
+    with _loading(str(path)):
         tokenizer = Tokenizer.from_file(str(tokens))
         tokenizer.no_padding()
         tokenizer.enable_truncation((lengths or {}).get("max_seq_length") or _TOKENS_MAX)
         session = InferenceSession(str(network), providers=["CPUExecutionProvider"])
         name, mode = f"{path.resolve().name}-{digest(files)}", _POOLING_FLAGS[flags[0]] if flags else "model"
         return OnnxEmbedder(name, session, tokenizer, mode, (of_question, of_text))
-
-    return _loading(str(path), load)
 
 
 def _fastembed(name: str, folder: Path | None) -> Any:
@@ -300,15 +296,16 @@ def _fastembed(name: str, folder: Path | None) -> Any:
     except ImportError:
         raise EmbedderError(f"the {name} embedder needs fastembed: pip install 'recallflow[minilm]'") from None
     origin = folder or "the model hub (--model-path takes a local folder)"
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _loading(f"{name} from {origin}"):
         warnings.simplefilter("ignore")  # fastembed warns that an earlier version pooled differently
-        path = str(folder) if folder else None
-        return _loading(f"{name} from {origin}", lambda: TextEmbedding(name, specific_model_path=path))
+        return TextEmbedding(name, specific_model_path=str(folder) if folder else None)
 
 
-def _loading(origin: str, load: Callable[[], T]) -> T:
+@contextmanager
+def _loading(origin: str) -> Iterator[None]:
+    """Convert errors of model libraries into EmbedderError."""
     try:
-        return load()
+        yield
     except EmbedderError:
         raise
     except Exception as error:  # onnxruntime, the tokenizers and the hub client raise undocumented errors
@@ -359,7 +356,8 @@ class StaticEmbedder(ModelTokenCounter):
         except ImportError:
             raise EmbedderError("the static embedder needs model2vec: pip install 'recallflow[static]'") from None
         origin = str(model_path or f"{_MODEL} from the model hub (--model-path takes a local folder)")
-        model = _loading(origin, lambda: StaticModel.from_pretrained(model_path or _MODEL, force_download=False))
+        with _loading(origin):
+            model = StaticModel.from_pretrained(model_path or _MODEL, force_download=False)
         self._tokenizer: Any = unlimited(model.tokenizer)
         self._tokenizer.enable_truncation(_TOKENS_MAX)
         self._table = _table(model)

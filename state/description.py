@@ -137,9 +137,8 @@ def absence_message(path: Path) -> str:
     """Return the error message for a missing state directory. It suggests one with a similar name."""
     siblings = [one.name for one in _inner_directories(path.absolute().parent)]
     hints = [f"did you mean {path.with_name(one)}?" for one in get_close_matches(path.name, siblings, 1)]
-    return (
-        f"there is no state directory {path}; {''.join(hints) or 'give the directory that `run` or `--create` wrote'}"
-    )
+    hint = "".join(hints) or "give the directory that `run` or `--create` wrote"
+    return f"there is no state directory {path}; {hint}"
 
 
 def create_description(path: Path, fingerprint: Fingerprint, at_rest: AtRest) -> None:
@@ -195,9 +194,7 @@ def rewrap(path: Path, at_rest: AtRest, master_key: MasterKey) -> None:
             raise MasterKeyError(f"{path} is not encrypted: replay the log into a new directory with a master key")
         folders = [partition_folder(path, number) for number in numbers_in(path)]
         own_secrets = {folder: secret for folder in folders if (secret := read_secret(folder)) is not None}
-        rewrapped = dict[
-            StoredSecret, StoredSecret
-        ]()  # by old form: each is wrapped once, for all folders that have it
+        rewrapped = dict[StoredSecret, StoredSecret]()  # by old form: folders often share one
         for owner, secret in {path: stored.secret, **own_secrets}.items():
             if secret not in rewrapped:
                 rewrapped[secret] = _rewrapped(owner, secret, at_rest.master_key, master_key)

@@ -303,10 +303,8 @@ class StateDirectory:
         try:
             partition.clean()
         except StorageError as error:
-            retry_s = self._cleaning_retries_s.setdefault(
-                partition.number, backoffs_s(CLEANING_RETRY_S, CLEANING_RETRY_MAX_S)
-            )
-            wait_s = next(retry_s)
+            waits_s = backoffs_s(CLEANING_RETRY_S, CLEANING_RETRY_MAX_S)
+            wait_s = next(self._cleaning_retries_s.setdefault(partition.number, waits_s))
             _log.error("files may still hold erased data; cleaning is repeated in %g s: %s", wait_s, error)
             if partition.is_broken:
                 self.storage_failure = error

@@ -458,9 +458,8 @@ class OwnerIndex:
 
     @cached_property
     def clusters(self) -> Clusters:
-        one, earlier = self.conversation, self._earlier_clusters
-        self._earlier_clusters = None
-        return Clusters(self.vectors, one.slots, one.positions, one.episode_ordinal, one.starts, one.ends, earlier)
+        earlier, self._earlier_clusters = self._earlier_clusters, None
+        return Clusters(self.vectors, self.conversation, earlier)
 
     def episode(self, number: int) -> EpisodeRow | None:
         found = self._episodes.get(int(number))

@@ -80,11 +80,8 @@ class _Copy(NamedTuple):
 
         It does not if this copy has a later generation, but its next offset is below that of `newest`: the log may have
         lost records after `newest` applied them, and this copy applied other ones at these offsets."""
-        if (
-            not self.topic_ids
-            or self.topic_ids != newest.topic_ids
-            or len({self.deployment, newest.deployment} - {""}) > 1
-        ):
+        deployments = {self.deployment, newest.deployment} - {""}
+        if not self.topic_ids or self.topic_ids != newest.topic_ids or len(deployments) > 1:
             return False
         applied = self.applied_offsets.items()
         contains = all(newest.applied_offsets.get(source, -1) >= offset for source, offset in applied)
@@ -104,9 +101,8 @@ def split(source: Path, targets: Mapping[Path, Collection[int]], at_rest: AtRest
     """Move partitions to several directories, which are created if they do not exist."""
     counts = Counter(number for numbers in targets.values() for number in numbers)
     if repeated := [number for number, count in counts.items() if count > 1]:
-        raise UsageError(
-            f"{folders.format_partitions(repeated)} cannot go to two directories: name each partition once"
-        )
+        names = folders.format_partitions(repeated)
+        raise UsageError(f"{names} cannot go to two directories: name each partition once")
     with _locked_directories([source, *targets]):
         return _carry_out([one for target in targets for one in _plan(source, target, targets[target])], at_rest)
 
@@ -201,10 +197,8 @@ def _plan(source: Path, target: Path, numbers: Collection[int]) -> list[Move]:
     if (target / DESCRIPTION).exists():
         check_same(source, fingerprint, target, describe(target).fingerprint)
     if absent := [number for number in numbers if number >= fingerprint.partitions]:
-        existing = f"p000 to {folders.format_partitions([fingerprint.partitions - 1])}"
-        raise UsageError(
-            f"{source} has state partitions {existing}, so {folders.format_partitions(absent)} does not exist"
-        )
+        last, names = folders.format_partitions([fingerprint.partitions - 1]), folders.format_partitions(absent)
+        raise UsageError(f"{source} has state partitions p000 to {last}, so {names} does not exist")
     in_source, in_target = ({*folders.unreleased_numbers(path)} for path in (source, target))
     if missing := {*numbers} - in_source - in_target:
         missing_names = folders.format_partitions(missing)
@@ -241,9 +235,8 @@ def _check_space(plan: Iterable[Move]) -> None:
         disk = target.stat().st_dev
         if source.stat().st_dev != disk:
             targets[disk] = target
-            needed_bytes[disk] += sum(
-                file.stat().st_size for file in folders.partition_folder(source, number).iterdir()
-            )
+            files = folders.partition_folder(source, number).iterdir()
+            needed_bytes[disk] += sum(file.stat().st_size for file in files)
     for disk, target in targets.items():
         if needed_bytes[disk] > (free := shutil.disk_usage(target).free):
             raise DiskFull(

@@ -57,9 +57,8 @@ class PastGraph(OwnerGraph):
             exists = self._seq(key) is not None
         else:
             names = self._names(key)
-            exists = any(self._row(name) is not None for name in names) and bool(
-                len(names) > 1 or self.members(key, 1) or self._explicit_edges(key, 1)
-            )
+            exists = any(self._row(name) is not None for name in names)
+            exists = exists and bool(len(names) > 1 or self.members(key, 1) or self._explicit_edges(key, 1))
         return super().node(key) if exists else None
 
     def entities(self) -> Iterator[codec.NodeKey]:
@@ -272,15 +271,11 @@ class PastGraph(OwnerGraph):
                 replaced.add((part, seq))
                 parts[part, seq] = codec.edge_part(part, content)
         given, archived = parts.pop((codec.GIVEN, None)), parts.pop((codec.OVERRIDE, None))
-        statements = sorted(
-            (one for one in parts.values() if one.ingested_ms <= self._known_ms),
-            key=lambda one: (one.seq, one.relation),
-        )
-        if given is not None and (
-            given.ingested_ms > self._known_ms
-            or not (given.is_unconditional or any(not one.relation for one in statements))
-        ):
-            given = None
+        known = [one for one in parts.values() if one.ingested_ms <= self._known_ms]
+        statements = sorted(known, key=lambda one: (one.seq, one.relation))
+        if given is not None:
+            has_reason = given.is_unconditional or any(not one.relation for one in statements)
+            given = given if has_reason and given.ingested_ms <= self._known_ms else None
         if given is None and not statements:
             return None
         return row._replace(given=given, statements=tuple(statements), archived=archived)
@@ -314,9 +309,8 @@ def _episodes(index: OwnerIndex) -> dict[int, codec.NodeKey]:
     """Return the node of each episode with memories in the index, by number."""
     numbers = np.unique(index.conversation.facts["episode"]).tolist()
     found = ((number, index.episode(number)) for number in numbers if number >= 0)
-    return {
-        number: codec.NodeKey(codec.node_key(codec.EPISODE_KIND, one.id)) for number, one in found if one is not None
-    }
+    texts = {number: codec.node_key(codec.EPISODE_KIND, one.id) for number, one in found if one is not None}
+    return {number: codec.NodeKey(text) for number, text in texts.items()}
 
 
 class VersionGraph(PastGraph):

@@ -3,6 +3,8 @@
 The unit of a row's numbers is its largest number / 127. Rounding changes a cosine by 0.001 (at most 0.005 on
 conversations), while cosines of two memories differ by 0.1. It saves three quarters of a scan's memory bandwidth."""
 
+from typing import TYPE_CHECKING
+
 import faiss
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +12,9 @@ import numpy.typing as npt
 from recallflow.embedder import Matrix
 from recallflow.state.arrays import Codes, GrowingArray, Ints, Mask, ranges
 from recallflow.state.segment import Rows, masked
+
+if TYPE_CHECKING:
+    from recallflow.state.index import Conversation
 
 ONE = 127  # the byte of a row's largest number
 _ZERO = 128  # the stored byte of 0
@@ -170,26 +175,15 @@ class Clusters:
     A memory changes one episode. The centroids and cosines of the others are taken from the earlier clusters, because
     their computation took a tenth of the time of a query after a memory."""
 
-    def __init__(
-        self,
-        vectors: VectorIndex,
-        slots: Ints,
-        positions: Ints,
-        episodes: Ints,
-        starts: Ints,
-        ends: Ints,
-        earlier: "Clusters | None" = None,
-    ) -> None:
-        """`slots`, (n,), are in conversation order, and `positions` are those of slots, -1 for none. `episodes`,
-        (n,), has the episode of each position; `starts` and `ends` have the bounds of each episode. `earlier` are the
-        clusters of the same vectors before some changes."""
-        self._vectors, self._slots, self._positions, self._episodes = vectors, slots, positions, episodes
-        self._starts, self._ends = starts, ends
-        self._centroids = np.zeros((len(starts), vectors.dimension), np.float32)
-        self._has_centroid = np.zeros(len(starts), np.bool_)
-        self._cosines = np.full(len(slots), np.nan, np.float32)  # of each position; NaN until computed
+    def __init__(self, vectors: VectorIndex, talk: "Conversation", earlier: "Clusters | None" = None) -> None:
+        """`earlier` are the clusters of the same vectors before some changes."""
+        self._vectors, self._slots, self._positions = vectors, talk.slots, talk.positions
+        self._episodes, self._starts, self._ends = talk.episode_ordinal, talk.starts, talk.ends
+        self._centroids = np.zeros((len(self._starts), vectors.dimension), np.float32)
+        self._has_centroid = np.zeros(len(self._starts), np.bool_)
+        self._cosines = np.full(len(self._slots), np.nan, np.float32)  # of each position; NaN until computed
         self._has_all_cosines = False
-        if earlier is not None and len(slots) and len(earlier._slots):
+        if earlier is not None and len(self._slots) and len(earlier._slots):
             self._adopt(earlier)
 
     def _adopt(self, earlier: "Clusters") -> None:
