@@ -18,6 +18,7 @@ from recallflow.records import Position, Record
 
 Delivered = Answer | ReceiptOutput | DeadLetter
 Delivery = Callable[[int, list[Delivered]], None]  # called with the offset of a record, and its outputs
+OnPosition = Callable[[Position], None]
 
 BATCH_RECORDS = 256  # the prepared data of a batch stays in the processor's cache until it is applied
 MAX_QUEUED_READS = 16  # of `read_ahead`
@@ -118,7 +119,7 @@ class LocalCall:
 
     record: Record
 
-    def __init__(self, value: bytes, headers: Headers, on_position: Callable[[Position], None]) -> None:
+    def __init__(self, value: bytes, headers: Headers, on_position: OnPosition) -> None:
         self.value, self.headers, self.on_position = value, headers, on_position
         self.is_wanted = True  # whether the caller still waits
         self.outcome: Future[Delivered] = Future()
@@ -160,12 +161,7 @@ class LocalCalls:
 
     @contextmanager
     def put(
-        self,
-        topic: str,
-        tenant_id: str,
-        value: bytes,
-        headers: Headers,
-        on_position: Callable[[Position], None] = lambda _: None,
+        self, topic: str, tenant_id: str, value: bytes, headers: Headers, on_position: OnPosition = lambda _: None
     ) -> Iterator[LocalCall]:
         """Queue a record of a tenant. The block waits for the outcome; a query whose block has ended is skipped.
 
