@@ -113,8 +113,8 @@ class Unions:
 
 
 class PastUnions(Unions):
-    """The groups of an owner's names at an earlier time. Whether an edge existed then takes several reads, so that they
-    are made on the first use of a name of the group."""
+    """The groups of an owner's names at an earlier time. To find out whether an edge existed takes several reads, which
+    are made at the first use of a name of its group."""
 
     def __init__(
         self, candidates: Iterable[AliasJoin], in_force: Callable[[Iterable[AliasJoin]], Iterable[AliasJoin]]

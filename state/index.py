@@ -15,7 +15,7 @@ from recallflow.language import StemPositions
 from recallflow.language.statements import StatementReading
 from recallflow.state.arrays import Array, Floats, GrowingArray, Interner, Ints, JoinedArray, Mask, Positions, Texts
 from recallflow.state.labels import Labels
-from recallflow.state.lexical import LexicalIndex
+from recallflow.state.lexical import OCCURRENCE_BYTES, LexicalIndex
 from recallflow.state.rows import BLANK, ENDS_ASKING, HAS_QUESTION, PASSAGE_END, Entry, EpisodeRow, Vectors
 from recallflow.state.segment import COLUMNS, STRING_COLUMNS, Segment
 from recallflow.state.tokens import TokenIndex, Tokens
@@ -479,7 +479,7 @@ class OwnerIndex:
         """Return the bytes of live memories' facts, stems and vectors, without dead slots, caches and reserved space.
         The result does not depend on how the index was built."""
         stems = int(self.words.lengths()[self.conversation.slots].sum())
-        return len(self) * _FACTS_BYTES + stems * self.words.stem_bytes + self.vectors.row_bytes * len(self.vectors)
+        return len(self) * _FACTS_BYTES + stems * OCCURRENCE_BYTES + self.vectors.row_bytes * len(self.vectors)
 
     def size_bytes(self) -> int:
         """Return the bytes in memory, including caches."""

@@ -28,6 +28,7 @@ _CHUNK = 32_768  # occurrences: they stay in the processor's cache
 _POSTING_BYTES = 250  # of Python objects per posting
 _ADDED_WORDS = 10  # added to a text's number of words, so that short texts score lower
 _STEM_BYTES = 200
+OCCURRENCE_BYTES = np.dtype(np.uint32).itemsize  # of one occurrence of a stem
 STEMS_PER_READ = 100  # packed stems that cost as much as the read of a record
 
 
@@ -130,11 +131,6 @@ class LexicalIndex:
         self._postings: dict[int, _Posting] = {}
         self._similar: dict[int, _SimilarWords] = {}
         self.cache_bytes = 0  # size of the two caches above
-
-    @property
-    def stem_bytes(self) -> int:
-        """Return the bytes of one occurrence of a stem."""
-        return self._flat.view.itemsize
 
     @property
     def nbytes(self) -> int:

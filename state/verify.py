@@ -58,12 +58,6 @@ PARTITION_TABLES: dict[bytes, tuple[str, tuple[int, ...]]] = {
     keys.UNCLEANED: ("erasures to clean up", (32,)),
     keys.FORWARDED: ("forwarded records", (16,)),
 }
-# Tables whose records do not refer to others, and so are only decoded.
-_DECODERS: dict[bytes, Callable[[bytes], object]] = {
-    keys.SEGMENTS_END: orjson.loads,
-    keys.USAGE: Usage.decode,
-    keys.EVENT_ID: lambda value: bytes.fromhex(value.decode()),
-}
 _UNDECODABLE = (ValueError, TypeError, KeyError, IndexError, ArithmeticError)
 
 
@@ -256,8 +250,12 @@ class _OwnerCheck:
             case keys.CATEGORY_SUMMARY:
                 row = rows.CategorySummaryRow.decode(value)
                 self._summary_sources |= {(source, row.category, row.change) for source in row.sources}
-            case _ if table in _DECODERS:
-                _DECODERS[table](value)
+            case keys.SEGMENTS_END:
+                orjson.loads(value)
+            case keys.USAGE:
+                Usage.decode(value)
+            case keys.EVENT_ID:
+                bytes.fromhex(value.decode())
             case _ if table in graph_check.TABLES:
                 self._graph.add(table, rest, value)
 

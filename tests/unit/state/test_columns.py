@@ -711,10 +711,7 @@ RECORDS: list[st.SearchStrategy[Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "records", RECORDS,
-    ids=["row", "entry", "episode", "mark", "episode_summary", "made", "category_summary", "current"],
-)  # fmt: skip
+@pytest.mark.parametrize("records", RECORDS)
 @given(data=st.data())
 def test_encoded_record_decodes_to_itself(records: st.SearchStrategy[Any], data: st.DataObject) -> None:
     record = data.draw(records)
