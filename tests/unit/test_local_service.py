@@ -131,7 +131,7 @@ def test_more_than_may_be_under_way_wait_for_their_turn(tmp_path: Path, monkeypa
 
     def counted(self: LocalCalls, *arguments: Any) -> Any:
         nonlocal most
-        most = max(most, len(self._open))
+        most = max(most, len(self._waiting))
         return put(self, *arguments)
 
     monkeypatch.setattr(LocalCalls, "put", counted)
