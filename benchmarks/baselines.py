@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.locomo import Turn
 from recallflow.embedder import Embedder, Kind
-from recallflow.language import FUNCTION_WORDS
+from recallflow.language.tables import ENGLISH
 
 RRF_K = 60
 K1, B = 1.2, 0.75
@@ -106,7 +106,7 @@ class Bm25:
 
 def content_bm25() -> Bm25:
     """Without function words, question words among them."""
-    return Bm25("bm25, content words", FUNCTION_WORDS)
+    return Bm25("bm25, content words", ENGLISH.function_words)
 
 
 class ReciprocalRankFusion:

@@ -12,8 +12,9 @@ from recallflow.caching import BoundedCache
 from recallflow.connectors.model_embedders import StaticEmbedder, load_folder, load_minilm, load_named
 from recallflow.embedder import Embedder, Kind, Matrix
 from recallflow.errors import EmbedderError
-from recallflow.language import grams, words
+from recallflow.language.scripts import grams
 from recallflow.language.word_vectors import word_vectors
+from recallflow.language.words import words
 from recallflow.llm import EmbeddingService
 
 DIMENSION = 384

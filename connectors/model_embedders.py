@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from recallflow.embedder import Kind, Matrix, TextVectors, TokenCounter
 from recallflow.errors import EmbedderError
-from recallflow.language import FUNCTION_WORDS
+from recallflow.language.tables import ENGLISH
 
 _ENCODINGS_URL = "https://openaipublic.blob.core.windows.net/encodings"
 # SHA-256 of the file of each encoding, as in tiktoken's registry; the newest encoding first.
@@ -401,7 +401,7 @@ def _meaningful(tokenizer: Any) -> npt.NDArray[np.bool_]:
     """Return a mask by token id: neither punctuation nor a function word."""
     kept = np.zeros(tokenizer.get_vocab_size(), np.bool_)
     for token, number in tokenizer.get_vocab().items():
-        kept[number] = token not in FUNCTION_WORDS and any(map(str.isalnum, token))
+        kept[number] = token not in ENGLISH.function_words and any(map(str.isalnum, token))
     return kept
 
 

@@ -11,7 +11,7 @@ from recallflow.caching import BoundedCache
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import Event, MemoryAdd, Message
 from recallflow.fields import Model
-from recallflow.language import analyse, stems
+from recallflow.language.analysis import analyse, stems
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import derived
 from recallflow.operators.episodes import end, join_or_open

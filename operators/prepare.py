@@ -17,7 +17,8 @@ import regex
 from recallflow.embedder import Embedder, TextVectors, embed_texts
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import MemoryAdd, MemoryEmbedding, MemoryEvent, MemoryUpdate, Message
-from recallflow.language import UNSPACED, TextAnalysis, analyse, sentence_ends, stems
+from recallflow.language.analysis import TextAnalysis, analyse, sentence_ends, stems
+from recallflow.language.scripts import UNSPACED
 from recallflow.limits import READ_CHARACTERS
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.events import Analysis, Item, Refused, Write

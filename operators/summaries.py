@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import regex
 
-from recallflow.language import ENGLISH, plain, sentence_ends, stems
-from recallflow.language.analysis import table_of
+from recallflow.language.analysis import sentence_ends, stems, table_of
+from recallflow.language.scripts import plain
+from recallflow.language.tables import ENGLISH
 from recallflow.operators.graph.names import read_names
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.state.arrays import Column, Positions

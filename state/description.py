@@ -13,7 +13,7 @@ import orjson
 
 from recallflow.credentials import MasterKey
 from recallflow.errors import MasterKeyError, RecallflowError, SettingsMismatch, StateError, UsageError
-from recallflow.language import ANALYSIS
+from recallflow.language.analysis import ANALYSIS
 from recallflow.private_files import make_private_folder, restrict
 from recallflow.state import keys
 from recallflow.state.encryption import SECRET_BYTES, AtRest, StoredSecret

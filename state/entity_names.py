@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 import regex
 
-from recallflow.language import UNSPACED
+from recallflow.language.scripts import UNSPACED
 from recallflow.state.graph_codec import ENTITY_KIND, NodeKey, node_key
 
 JOINED_NAMES_MAX = 64  # names of one entity: further edges join nothing

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from recallflow.caching import BoundedCache
 from recallflow.embedder import Matrix
-from recallflow.language import StemPositions
+from recallflow.language.places import StemPositions
 from recallflow.language.statements import StatementReading
 from recallflow.state.arrays import Array, Floats, GrowingArray, Interner, Ints, JoinedArray, Mask, Positions, Texts
 from recallflow.state.labels import Labels

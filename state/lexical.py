@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.caching import BoundedCache
-from recallflow.language import grams, is_character
+from recallflow.language.scripts import grams, is_character
 from recallflow.state.arrays import Array, Column, GrowingArray, Ints, Unsigned, best_part, ranges
 from recallflow.state.segment import Words
 from recallflow.stepped import spend

@@ -35,7 +35,7 @@ import regex
 from scipy.sparse.linalg import LinearOperator, cg
 
 from benchmarks.locomo import shared
-from recallflow.language import plain
+from recallflow.language.scripts import plain
 from recallflow.language.tables import EVERY, Table
 from recallflow.language.word_vectors import PARTS, TABLE, word_vectors
 from recallflow.language.words import latin_stems, stemmer, words

@@ -9,8 +9,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from recallflow.graphs import Evidence, Fact, Facts, InvalidReason
-from recallflow.language import FUNCTION_WORDS, stems
+from recallflow.language.analysis import stems
 from recallflow.language.places import find_stems
+from recallflow.language.tables import ENGLISH
 from recallflow.operators.answers.explore import edge_fields
 from recallflow.operators.graph.reader import (
     candidate_nodes,
@@ -172,5 +173,5 @@ def _quote(content: str, wanted: Sequence[str]) -> str:
 
 def _words(query: str) -> list[str]:
     """Return the stems of a question's content words, or of all words if it has none."""
-    content = [word for word in query.split() if word.strip("?!.,;:'\"").lower() not in FUNCTION_WORDS]
+    content = [word for word in query.split() if word.strip("?!.,;:'\"").lower() not in ENGLISH.function_words]
     return list(dict.fromkeys(stems(" ".join(content)) or stems(query)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from recallflow.events import EnrichmentRequest, ShownMemory
 from recallflow.fields import format_time, wire_time
-from recallflow.language import plain
+from recallflow.language.scripts import plain
 from recallflow.limits import SOURCES_MAX
 from recallflow.llm import Task
 from recallflow.operators.enrichment import prompt_frame as frame

@@ -17,7 +17,7 @@ import regex
 
 from recallflow.events import ShownMemory
 from recallflow.fields import format_time
-from recallflow.language import plain
+from recallflow.language.scripts import plain
 from recallflow.llm import Prompt, Task
 from recallflow.operators.graph.names import read_names
 

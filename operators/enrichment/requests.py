@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from recallflow import events
 from recallflow.control import ControlHistory, categories
 from recallflow.events import EnrichmentRequest, ShownEntity, ShownMemory, content_hash, embedding_input
-from recallflow.language import sentences, stems
+from recallflow.language.analysis import sentences, stems
 from recallflow.llm import Task
 from recallflow.operators.events import Write
 from recallflow.operators.graph.write import DIGITS, RememberedMemory, cosines

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import regex
 
 from recallflow.caching import BoundedCache
-from recallflow.language import ENGLISH, LATIN, RUSSIAN, Table, TextAnalysis, analyse
+from recallflow.language.analysis import TextAnalysis, analyse
+from recallflow.language.tables import ENGLISH, LATIN, RUSSIAN, Table
 from recallflow.state.entity_names import names_in
 from recallflow.state.graph_codec import ENTITY_KIND, node_key
 

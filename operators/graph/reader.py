@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.graphs import InvalidReason
-from recallflow.language import FUNCTION_WORDS
+from recallflow.language.tables import ENGLISH
 from recallflow.state.graph import Edge, Node, OwnerGraph
 from recallflow.state.graph_codec import ENTITY_KIND, MEMORY_KIND, NodeKey, has_kind_prefix, node_key
 from recallflow.state.rows import MemoryRow
@@ -238,7 +238,7 @@ def _entity_named(graph: OwnerGraph, question: str, start: int, end: int) -> Nod
     """Return the entity that a part of the question names, with adjacent symbols (C++) or without."""
     for spelling in _spellings(question, start, end):
         # A function word counts as a name only if it is capitalised within the sentence.
-        if spelling.lower() in FUNCTION_WORDS and (start == 0 or spelling.islower()):
+        if spelling.lower() in ENGLISH.function_words and (start == 0 or spelling.islower()):
             continue
         node = graph.node(NodeKey(node_key(ENTITY_KIND, spelling)))
         if node is not None and not node.archived:

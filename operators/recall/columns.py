@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.embedder import TextVectors
-from recallflow.language import DateMention
+from recallflow.language.analysis import DateMention
 from recallflow.operators.recall import people, words
 from recallflow.operators.recall.partial_columns import (
     AnyColumn,

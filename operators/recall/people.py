@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from recallflow.language import ENGLISH, read_question, table_of
+from recallflow.language.analysis import read_question, table_of
+from recallflow.language.tables import ENGLISH
 from recallflow.limits import NAMED_MAX
 from recallflow.operators.recall.question import Question, find_participants
 from recallflow.state.arrays import Column, Mask

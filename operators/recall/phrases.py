@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from recallflow.language import sentence_at, sentences
+from recallflow.language.analysis import sentence_at, sentences
 from recallflow.operators.graph.paths import SHARED_NODE
 from recallflow.responses import Matched, Neighbour, Reason, Span
 from recallflow.state.rows import MemoryRow

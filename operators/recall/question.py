@@ -12,18 +12,9 @@ import regex
 
 from recallflow import limits
 from recallflow.caching import BoundedCache
-from recallflow.language import (
-    ADJOINING,
-    ENGLISH,
-    DateMention,
-    Intent,
-    Table,
-    find_dates,
-    name_stem,
-    plain,
-    read_question,
-    table_of,
-)
+from recallflow.language.analysis import DateMention, find_dates, name_stem, read_question, table_of
+from recallflow.language.scripts import ADJOINING, plain
+from recallflow.language.tables import ENGLISH, Intent, Table
 from recallflow.queries import Mode
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from recallflow.control import RecallSettings
 from recallflow.embedder import Embedder, Matrix
-from recallflow.language import Intent
+from recallflow.language.tables import Intent
 from recallflow.operators.events import Ask
 from recallflow.operators.graph.paths import Related
 from recallflow.operators.graph.query_graph import QueryGraph

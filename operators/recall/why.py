@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from recallflow.embedder import Kind
-from recallflow.language import StemPositions, find_stems
+from recallflow.language.places import StemPositions, find_stems
 from recallflow.operators.graph.paths import Related
 from recallflow.operators.recall import people, phrases
 from recallflow.operators.recall.columns import Columns

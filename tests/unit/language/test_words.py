@@ -14,26 +14,20 @@ from hypothesis import strategies as st
 
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
-from recallflow.language import (
-    LATIN,
+from recallflow.language.analysis import (
     DateMention,
-    StemPositions,
     analyse,
     find_dates,
-    find_stems,
-    grams,
-    plain,
     read_question,
     sentence_at,
     sentences,
     stems,
     table_of,
-    words,
 )
-from recallflow.language.places import CHARACTERS_MOST, WORDS_MOST
-from recallflow.language.scripts import BEYOND_LATIN, KANA, UNSPACED_LETTER, normalised
-from recallflow.language.tables import EVERY
-from recallflow.language.words import ascii_words
+from recallflow.language.places import CHARACTERS_MOST, WORDS_MOST, StemPositions, find_stems
+from recallflow.language.scripts import BEYOND_LATIN, KANA, UNSPACED_LETTER, grams, normalised, plain
+from recallflow.language.tables import EVERY, LATIN
+from recallflow.language.words import ascii_words, words
 from recallflow.limits import QUERY_CHARACTERS, READ_CHARACTERS
 from recallflow.operators.recall.question import Question, Vocabulary, analyse_question, intent_of
 from recallflow.state import keys
@@ -464,7 +458,9 @@ def test_ascii_words_equal_those_of_the_pattern(text: str) -> None:
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_analysis_does_not_depend_on_the_hash_seed(seed: str) -> None:
     texts = ["Der Hund und die Katze sind müde.", "我了解成都的茶", "Anna è a Roma con me"]
-    program = "import sys; from recallflow.language import analyse; print([*map(analyse, sys.argv[1:])], end='')"
+    program = (
+        "import sys; from recallflow.language.analysis import analyse; print([*map(analyse, sys.argv[1:])], end='')"
+    )
     command = [sys.executable, "-c", program, *texts]
     run = subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True)
     assert run.stdout.decode() == str([analyse(text) for text in texts])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.embedder import NO_FLOATS, TextVectors
-from recallflow.language import DateMention
+from recallflow.language.analysis import DateMention
 from recallflow.operators.recall import columns, words
 from recallflow.operators.recall.columns import Cut, compute, date_column
 from recallflow.operators.recall.question import analyse_question

@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recallflow import limits
-from recallflow.language import DateMention, Intent
+from recallflow.language.analysis import DateMention
+from recallflow.language.tables import Intent
 from recallflow.operators.recall import question, ranking
 from recallflow.operators.recall.question import MODE_OF, analyse_question, intent_of
 

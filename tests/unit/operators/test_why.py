@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.embedder import Kind, Matrix
-from recallflow.language import analyse
+from recallflow.language.analysis import analyse
 from recallflow.operators.recall import rank_and_judge
 from recallflow.operators.recall.phrases import PLAIN, QUOTE_CHARACTERS
 from recallflow.operators.recall.weights import WEIGHTS
