@@ -1,7 +1,6 @@
 """recallflow: an event-driven memory engine for chat platforms on Kafka.
 
-This package exports `Memory`, an engine in your program; `RecallClient`, a client of an engine on Kafka; events,
-responses and errors.
+Exports `Memory`, an engine in your program; `RecallClient`, a client of an engine on Kafka; events, responses, errors.
 """
 
 from importlib import import_module
@@ -27,8 +26,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a public name when the name is first used: commands install their signal handlers before
-    these slow imports."""
+    """Import a public name when it is first used: commands install signal handlers before these slow imports."""
     if find_spec(f"{__name__}.{name}") is not None:  # a submodule: Python asks here before it imports the submodule
         raise AttributeError(name)
     try:

@@ -10,8 +10,7 @@ applied that write. Pass `after` to wait for a write of another program. A memor
 the position of the event in its topic, as text. All errors are in `recallflow.errors`.
 
 Each call is one method of `KafkaVerbs` that returns a `concurrent.futures.Future`. A client has two threads: one for
-delivery reports and deadlines, one for responses. librdkafka reconnects by itself; the message of a timeout contains
-librdkafka's last error.
+delivery reports and deadlines, one for responses. librdkafka reconnects by itself; timeouts contain its last error.
 """
 
 import logging
@@ -132,8 +131,7 @@ class PendingQuery:
 class PendingQueries:
     """Queries that wait for their responses. Thread-safe. The caller of `pop` sets the result of the query's future.
 
-    Queries are grouped by record key, and a response has the key of its query. So most responses to other clients are
-    skipped by their key, without parsing.
+    Queries are grouped by record key, which a response shares: most responses to others are skipped without parsing.
     """
 
     def __init__(self) -> None:
@@ -308,8 +306,7 @@ class KafkaVerbs(Verbs):
         """Set the rollout mode of the tenant's graph: `off`, `shadow` (measured only) or `canary` (part of answers).
 
         The mode applies to all queries that reach Kafka after the decision. `by` and `why` are stored, and shown by
-        `graph_status`. Return the decision's position once Kafka has acknowledged it. Raise InvalidRecord, UsageError
-        or DeliveryFailed.
+        `graph_status`. Return the position once it is acknowledged. Raise InvalidRecord, UsageError or DeliveryFailed.
         """
         return self.decide("graph.rollout", {"mode": mode, "by": by, "why": why})
 
@@ -417,8 +414,7 @@ class _KafkaConnection:
         only signed ones.
 
         `reply_topic` replaces the response topic; the engine's settings must permit it. The client reads one partition
-        of the reply topic, `reply_partition` or a random one. Queries with refused credentials get no response there:
-        they time out."""
+        of the reply topic, `reply_partition` or a random one. There, queries with refused credentials time out."""
         checked_text("bootstrap_servers", bootstrap_servers)
         if not isinstance(options, Mapping):
             raise UsageError(f"options must map librdkafka's names to values, not {options!r}")

@@ -147,8 +147,7 @@ def response_event(body: bytes, key: bytes, topic: str, number: str, response_fo
 
 
 def response_json(value: bytes) -> bytes:
-    """Return the response in a value of the response topic. The value is a response, a registered record with one, or
-    our structured CloudEvent."""
+    """Return the response in a value of its topic: plain, in a registered record, or in our structured CloudEvent."""
     if isinstance(value, RegisteredValue) and isinstance(value.content, bytes):
         return value.content
     if not value.startswith(_STRUCTURED_RESPONSE):

@@ -90,9 +90,8 @@ class Category(Control):
 
 
 class ApiKey(Control):
-    """An API key with its `name` and salted hash. `projects`, `environments` and `end_users` limit its use to these;
-    null means no limit within the tenant. A key of the tenant `*` is valid for all tenants. A revoked key stays
-    revoked."""
+    """An API key with its `name` and salted hash. `projects`, `environments` and `end_users` limit its use (null: no
+    limit within the tenant). A key of the tenant `*` is valid for all tenants. A revoked key stays revoked."""
 
     type: Literal["api_key"]
     salt: Name

@@ -24,8 +24,7 @@ class TextVectors(NamedTuple):
 
 
 class Embedder(Protocol):
-    """Embedding model. The vector of a text must not depend on other texts of the call: a replay with other batches has
-    to produce the same state."""
+    """Embedding model. A text's vector must not depend on other texts of the call: a replay may have other batches."""
 
     @property
     def name(self) -> str:

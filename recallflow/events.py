@@ -79,9 +79,8 @@ class Source(StrictPart):
 
 
 class DerivedFrom(Source):
-    """Origin of a derived event. The event has no effect if the source memory, or one of the `others`, was removed or
-    changed. `model` and `prompt_version` identify the generator; `source` is the position of the event that added
-    the source memory."""
+    """Origin of a derived event, which has no effect if the source memory, or one of `others`, was removed or changed.
+    `model` and `prompt_version` identify the generator; `source` is the position of the source memory's event."""
 
     others: Annotated[list[Source], Field(max_length=limits.SOURCES_MAX)] = []
     model: Name | None = None
@@ -298,8 +297,7 @@ class EpisodeSummary(Event):
 
 
 class GraphEdge(_ValidityPeriod):
-    """A typed edge between memory ids or node keys. It is valid from `valid_from` up to `valid_to`, and not after
-    `expires_at`."""
+    """A typed edge between memory ids or node keys, valid from `valid_from` to `valid_to`, not after `expires_at`."""
 
     source: Name
     target: Name
@@ -415,8 +413,7 @@ class EnrichmentRequest(Event):
     """Request about one memory, one ended episode, or one category.
 
     `source` is the position of the event that caused the request. `memories` are its subject: the memory, or those of
-    the episode or category. `similar`, `recent` and `entities` are the owner's closest or newest other data. `text` is
-    the input of the embedding model.
+    the episode or category. `similar`, `recent` and `entities` are close or new other data. `text` is to be embedded.
     """
 
     type: Literal["enrichment.request"]
@@ -441,8 +438,7 @@ class TaskFailure(Model):
 
 
 class EnrichmentResult(Event):
-    """Outcome of the request at position `request`: events in order, failures, the number of refused model claims by
-    reason, and the cost."""
+    """Outcome of the request at position `request`: events in order, failures, model claims refused by reason, cost."""
 
     type: Literal["enrichment.result"]
     request: Name

@@ -156,8 +156,7 @@ FIELDS_MAX = 64  # fields of an object with unknown ones: of a larger object onl
 
 
 class StrictPart(Model):
-    """Model that refuses unknown fields: a misspelt condition would widen a query. `ALSO` maps other products' names to
-    ours."""
+    """Model that refuses unknown fields: a misspelt one would widen a query. `ALSO`: other products' names → ours."""
 
     model_config = ConfigDict(extra="forbid")
     ALSO: ClassVar[Mapping[str, str]] = {}

@@ -10,8 +10,7 @@ InvalidReason = Literal["archived", "expired", "not_yet_valid", "superseded"]
 
 
 class RolloutState(Model):
-    """The tenant's rollout mode, with its author, time and reason. `enabled` is false if the deployment's settings
-    disable the graph."""
+    """The tenant's rollout mode with its author, time and reason. `enabled` is false if settings disable the graph."""
 
     mode: RolloutMode
     enabled: bool
@@ -50,8 +49,8 @@ class GraphFailure(Truncatable):
 
 
 class GraphReport(Truncatable):
-    """Size of the owner's graph, and the tenant's rollout. `complete` is false if the graph is very large: then only a
-    part was counted."""
+    """Size of the owner's graph, and the tenant's rollout. `complete` is false if only a part of the graph was counted,
+    because it is very large."""
 
     nodes: dict[str, int]
     edges: dict[str, int]
@@ -70,8 +69,7 @@ class TracedMemory(Truncatable):
 
 
 class TracedStep(Truncatable):
-    """An edge that the expansion examined from `source`, with the outcome. `score` is set if the edge leads to a
-    candidate memory."""
+    """An edge examined from `source`, with the outcome. `score` is set if the edge leads to a candidate memory."""
 
     hop: int
     source: str
@@ -85,8 +83,7 @@ class TracedStep(Truncatable):
 
 class Trace(Truncatable):
     """Expansion of one query, step by step, regardless of the rollout. `left_out` is the number of steps after the
-    first thousand; `caps` are the reached limits; `fallback` is the reason why an answer would not use the expansion
-    (null: it would)."""
+    first thousand; `caps` are the reached limits; `fallback` is the reason why answers do not use the expansion."""
 
     seeds: list[TracedMemory]
     steps: list[TracedStep]
@@ -115,8 +112,7 @@ class ExploredNode(Truncatable):
 
 
 class ExploredEdge(Truncatable):
-    """An edge with its data. A symmetric edge is listed once. `marks` are the reasons why the edge is not valid at the
-    requested time; empty for a valid edge."""
+    """An edge with its data; a symmetric edge is listed once. `marks`: why it is not valid at the requested time."""
 
     source: str
     target: str
@@ -142,8 +138,7 @@ class ExploredLink(Model):
 
 
 class ExploredMemory(Truncatable):
-    """A memory of a subgraph in short form. `marks` are the reasons why the memory is not valid at the requested time;
-    recall omits memories with marks."""
+    """A memory of a subgraph in short form. `marks`: why it is invalid at the requested time, and omitted by recall."""
 
     id: str
     key: str

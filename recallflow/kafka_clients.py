@@ -96,8 +96,7 @@ def remedy_of(reason: str, other: str = _OTHER_REMEDY) -> str:
 
 
 class ClientErrors:
-    """Error callback (`error_cb`) of a client. The client retries all errors except refusals and fatal errors, which
-    `check` raises."""
+    """Error callback (`error_cb`) of a client. Refusals and fatal errors are raised by `check`, all others retried."""
 
     def __init__(self) -> None:
         self.refused: SourceError | None = None
@@ -143,8 +142,7 @@ class ProducerAndReader:
     """A producer, and a consumer that reads topics from their current end, each with a thread. Thread-safe.
 
     Partitions that are added later are read from their beginning. `ready` is done once the first partitions are
-    assigned: the answer to an earlier query could be missed. `metadata_error` is the error of the last metadata
-    request; None if it succeeded."""
+    assigned: an answer to an earlier query could be missed. `metadata_error`: of the last metadata request, or None."""
 
     def __init__(
         self,
@@ -279,8 +277,7 @@ class ProducerAndReader:
                 self._fail(SourceError(f"cannot read {topics}: {error.str()}"))
 
     def _decode(self, message: Any) -> bool:
-        """Decode a record of the schema registry; wait while the registry is unavailable. Return False if the registry
-        refuses us."""
+        """Decode a record of the schema registry; wait while it is unavailable. Return False if it refuses us."""
         while self._registry is not None and not self._flushed.is_set():
             try:
                 self._registry.open(message)
@@ -348,8 +345,7 @@ class ProducerAndReader:
         log_outage(error)
 
     def close(self) -> None:
-        """Wait for sent records, about the delivery timeout at most, and fail waiting requests. A second call has no
-        effect."""
+        """Wait for sent records, about the delivery timeout at most, and fail requests. A second call has no effect."""
         with self._sending:
             if self._stopping.is_set():
                 return

@@ -1,5 +1,4 @@
-"""Kafka settings: connection, login, session timeout of a member, conversion to librdkafka's options; log of its
-clients."""
+"""Kafka settings: connection, login, session timeout of a member, librdkafka's options, and the log of clients."""
 
 import logging
 import threading
@@ -63,8 +62,7 @@ class LogRateLimit:
         self._pauses: dict[str, tuple[float, float, float]] = {}  # problem → last report, next line, pause after it
 
     def permit(self, kind: str, delay_s: float = 0.0) -> bool:
-        """Count a report of a problem, and return whether to log it. The first line comes after `delay_s`, so that a
-        shorter problem is not logged."""
+        """Count a report of a problem, and return whether to log it. A problem shorter than `delay_s` has no line."""
         now_s = self._clock_s()
         seen_s, due_s, pause_s = self._pauses.get(kind, (float("-inf"), 0.0, 0.0))
         if now_s - seen_s > LOG_PAUSE_S:
@@ -125,8 +123,7 @@ class MskTokens:
             raise
 
     def current(self) -> tuple[str, float]:
-        """Return a token and its end in Unix seconds. Raise SourceError without AWS credentials, and UsageError
-        without the library."""
+        """Return a token and its end in Unix seconds. Raise SourceError (no credentials) or UsageError (no library)."""
         try:
             from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # an optional dependency
             from botocore.exceptions import BotoCoreError, ClientError

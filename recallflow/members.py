@@ -347,8 +347,7 @@ def check_multiple_processes(state_dir: Path) -> None:
 
 
 def state_directories(state_dir: Path, count: int) -> list[Path]:
-    """Return the members' state directories. Raise UsageError if the folder belongs to one process or to several, and
-    `count` does not."""
+    """Return the members' state directories. Raise UsageError where one process follows several, or several one."""
     if count == 1:
         check_single_process(state_dir)
         return [state_dir]

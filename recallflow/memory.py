@@ -6,8 +6,7 @@
 
 The method names equal those in `RecallClient` and `AsyncRecallClient`, so a program runs on either. The operators and
 the state format equal those of an engine on Kafka: commands can open the directory while no program has it open, and
-vice versa. A call that writes returns once the write is applied and durable: it survives a kill of the program. All
-errors are in `recallflow.errors`.
+vice versa. A write is applied and survives a kill of the program once its call returns. Errors: `recallflow.errors`.
 """
 
 import asyncio

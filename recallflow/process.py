@@ -1,7 +1,7 @@
 """The process: signals, its end, the budget of file descriptors, background threads, and time limits of outages.
 
-Clients, databases and other files each have a share of the permitted file descriptors, so that no number of clients
-keeps an engine from writing."""
+Clients, databases and other files have shares of the file descriptors: no number of clients stops writes of an engine.
+"""
 
 import contextlib
 import logging
@@ -139,8 +139,7 @@ def background_thread(work: Callable[[], None], name: str, stopping: threading.E
 
 
 class TimeLimit:
-    """Time limit of an outage: `outage_s`, but at most `STOP_S` after `stopping` is set, because supervisors kill
-    processes that stop slowly."""
+    """Time limit of an outage, up to `STOP_S` after `stopping` is set: supervisors kill processes that stop slowly."""
 
     def __init__(
         self,

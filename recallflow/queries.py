@@ -274,8 +274,7 @@ class Query(Event):
 
 
 class Recall(Query):
-    """Asks for ranked memories. `k` is clamped to 1-50 and `traversal_depth` to 1-3, and a long query is cut, each with
-    a warning."""
+    """Asks for ranked memories. `k` is clamped to 1-50, `traversal_depth` to 1-3, long queries cut, with warnings."""
 
     type: Literal["recall"]
     query: NonEmpty

@@ -54,9 +54,8 @@ class _Type:
         match self.kind:
             case "record":
                 packed = {name: one for name, one in value.items() if one is not None and name in self.fields}
-                empty: dict[str, Any] = {
-                    name: {} if self.fields[name].kind == "map" else [] for name in value.get(_EMPTY, ())
-                }
+                kinds = {name: self.fields[name].kind for name in value.get(_EMPTY, ())}
+                empty: dict[str, Any] = {name: {} if kind == "map" else [] for name, kind in kinds.items()}
                 found = {name: self.fields[name].unpack(one) for name, one in packed.items()}
                 return dict.fromkeys(self.required) | empty | found
             case "array":

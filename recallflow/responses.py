@@ -163,8 +163,7 @@ class Reason(TypedDict):
 
 
 class Explanation(Model):
-    """Parts of a memory's score: score = Σ weight · factor + Σ boosts; without weights, score = Π factors (see
-    docs/concepts/recall.md)."""
+    """Parts of a memory's score: Σ weight · factor + Σ boosts; without weights, Π factors (docs/concepts/recall.md)."""
 
     factors: dict[str, float]
     weights: dict[str, float]
@@ -308,8 +307,7 @@ class MemoryUsage(Model):
 
 
 class MemoryVersion(Truncatable):
-    """One version of a memory, counted from 0. Times are RFC 3339 in UTC. `usage` is set only if one memory was
-    requested."""
+    """One version of a memory, counted from 0. Times are RFC 3339 in UTC. `usage` is set if one memory was asked."""
 
     id: str
     version: int

@@ -41,8 +41,7 @@ class Service(Protocol):
         """Store an event without waiting until it is applied. Raise DeliveryFailed and InvalidRecord."""
 
     async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> StoredEvent:
-        """Store an event, and wait up to `timeout_s` until it is applied; after that, the receipt is None. Raise
-        InvalidRecord, and as `store`."""
+        """Store an event, and wait until it is applied. The receipt is None after `timeout_s`. Raise as `store`."""
 
     def owners(self) -> Collection[Owner]:
         """Return owners with memories; none for a service without access to the state."""

@@ -22,9 +22,8 @@ _ASSISTANTS = (MessageRole.CHATBOT, MessageRole.MODEL)  # LlamaIndex's other rol
 
 
 class RecallMemoryBlock(BaseMemoryBlock[str]):
-    """Memory block with a user's best memories, at most `k`, one per line. The query consists of the last `asked_with`
-    messages. Messages without text, such as tool calls, are neither used nor stored. `fields` are other fields of a
-    `recall`."""
+    """Memory block with a user's best memories for the last `asked_with` messages, at most `k`, one per line. Messages
+    without text, such as tool calls, are neither used nor stored. `fields` are other fields of a `recall`."""
 
     name: str = "long_term_memory"
     client: SkipValidation[AsyncCalls] = Field(exclude=True, repr=False)

@@ -172,8 +172,7 @@ def _day(text: str, month: regex.Match[str], table: Table) -> int | None:
     return int(found[1]) if found and 1 <= int(found[1]) <= 31 else None
 
 
-# Version of the analysis: stored states depend on it. Change it whenever stems, flags, spelling features or the hash
-# embedder's words change for any text.
+# Version of the analysis. Change it whenever stems, flags, spelling features or the hash embedder's words change.
 ANALYSIS = "unicode-2"
 
 TURKISH = next(number for number, table in enumerate(LATIN) if table.code == "tr")

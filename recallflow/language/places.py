@@ -14,8 +14,7 @@ from recallflow.language.analysis import TURKISH, lower_case, stem_of
 from recallflow.language.scripts import BEYOND_LATIN, normalised
 from recallflow.language.words import LATIN_WORD, ascii_blanked, has_meaning, latin_stems, pairs, runs, unspaced_table
 
-# A run of ASCII without its last letter before other characters, which may be accents of that letter; or a grapheme
-# cluster.
+# A grapheme cluster; or a run of ASCII, without the last letter if other characters follow, which may be its accents.
 _CLUSTER = regex.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|\X")
 
 # The first two limits bound a search to a tenth of a second.
@@ -80,8 +79,7 @@ class StemPositions(NamedTuple):
         return cls("".join(numbers), spans)
 
     def find(self, wanted: Mapping[str, str]) -> dict[str, list[tuple[int, int]]]:
-        """Return the spans of the words that have a wanted stem, by stem, in text order. `wanted` maps the character of
-        a stem's number to the stem."""
+        """Return the spans of words with a wanted stem, by stem, in order. `wanted`: character in `numbers` → stem."""
         found = list[tuple[int, str]]()
         for character, stem in wanted.items():
             at = self.numbers.find(character)

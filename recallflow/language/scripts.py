@@ -31,8 +31,7 @@ _NASAL = re.compile("[\u0919\u091e\u0923\u0928\u092e]\u094d(?=[\u0915-\u092e])")
 _HANGUL = re.compile("[\uac00-\ud7a3]")
 _ARABIC = re.compile("[\u0600-\u06ff]")
 _DEVANAGARI = re.compile("[\u0900-\u097f]")
-# More marks on one character than any language uses (Unicode's stream-safe format). Their normalisation takes
-# quadratic time.
+# More marks on a character than any language uses (Unicode's stream-safe format): they normalise in quadratic time.
 _STACKED = regex.compile(r"(?<=\p{M}{30})\p{M}+")
 EXPANSION_MOST = 4  # largest factor by which normalisation lengthens a text: some characters expand to 18
 _DIGIT = re.compile("[٠-٩۰-۹०-९]")

@@ -7,7 +7,7 @@ the table lacks has no vector: names, rare words and typing errors are compared 
 
 import hashlib
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib import resources
 from itertools import chain
 from typing import Any, NamedTuple
@@ -50,8 +50,7 @@ class WordRows(NamedTuple):
 
 class WordVectors:
     """The table, and the lookup of a text's words in it. Threads may share it. The vectors are `codes` (words,
-    dimension) int8 times `scales` (words, 1); the L2 norm of a vector is its word's weight. `marks`: by row, the marks
-    of its word."""
+    dimension) int8 times `scales` (words, 1); a vector's L2 norm is its word's weight. `marks` of words are by row."""
 
     def __init__(self) -> None:
         with TABLE.open("rb") as file, np.load(file) as stored:
@@ -73,10 +72,6 @@ class WordVectors:
     def digest(self) -> str:
         """The hash of the vectors."""
         return hashlib.blake2b(self.codes.tobytes() + self.scales.tobytes(), digest_size=4).hexdigest()
-
-    def rows(self, text: str) -> list[int]:
-        """Return the rows of the text's words in order, repeats included."""
-        return [*chain.from_iterable(self.look_up(text).rows)]
 
     def look_up(self, text: str) -> WordRows:
         """Return the text's words with their rows, and the language in which they were looked up."""
@@ -125,7 +120,8 @@ class WordVectors:
         sums = np.empty((len(texts), self.dimension), np.float32)
         for start in range(0, len(texts), _BLOCK):
             block = texts[start : start + _BLOCK]
-            sums[start : start + _BLOCK] = self.sum_rows([self.rows(text) for text in block])
+            rows = [[*chain.from_iterable(self.look_up(text).rows)] for text in block]
+            sums[start : start + _BLOCK] = self.sum_rows(rows)
         return sums
 
     def sum_rows(self, rows: Sequence[Sequence[int]]) -> Matrix:
@@ -152,10 +148,8 @@ class WordVectors:
     def _lookup(self, table: Table) -> BoundedCache[str, Rows]:
         """Return the rows by word of a language that is not English."""
         if table.code not in self._rows_of:
-            stem, lexicon = stemmer(table), self._lexicon(table)
-            self._rows_of[table.code] = BoundedCache(
-                lambda word: self._translated(word, table, lexicon, stem), _CACHE_BYTES
-            )
+            translate = partial(self._translated, table=table, lexicon=self._lexicon(table), stem=stemmer(table))
+            self._rows_of[table.code] = BoundedCache(translate, _CACHE_BYTES)
         return self._rows_of[table.code]
 
     def _lexicon(self, table: Table) -> dict[str, Rows]:

@@ -24,8 +24,7 @@ from recallflow.records import Position
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Another library's argument name → our names for it: the first that the method has is used. Type checkers accept ours
-# only.
+# Another library's argument name → ours: the first that the method has is used. Type checkers accept ours only.
 _ALIASES = {"user_id": ("user",), "top_k": ("k", "limit"), "limit": ("k",), "k": ("limit",)}
 _SET_BY_CLIENT = {"type", "tenant_id", "environment", "user_id"}  # event fields that a caller cannot pass
 
@@ -64,7 +63,7 @@ def call_with_help(client: object, call: Callable[..., T], args: tuple[object, .
         unknown = "; ".join(f"unknown argument {name}{did_you_mean(name, known)}" for name in error.names)
         raise UsageError(f"{_public_name(client, call)}: {unknown}") from None
     except TypeError:
-        _check_binding(client, call, args, kwargs)
+        _check_args(client, call, args, kwargs)
         raise
 
 
@@ -86,9 +85,7 @@ def _renamed(client: object, call: Callable[..., Any], kwargs: Mapping[str, Any]
     return renamed
 
 
-def _check_binding(
-    client: object, call: Callable[..., Any], args: tuple[object, ...], kwargs: Mapping[str, Any]
-) -> None:
+def _check_args(client: object, call: Callable[..., Any], args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
     """Raise TypeError, worded for users, if arguments do not fit a call."""
     try:
         inspect.signature(call).bind(*args, **kwargs)
@@ -230,8 +227,7 @@ class ClientScope(NamedTuple):
         return parse_control(orjson.dumps(event_fields, default=_jsonable))
 
     def parsed(self, event: object) -> AnyEvent:
-        """Return the event as the engine would parse it. Raise InvalidRecord, and UsageError for an object that is no
-        event, or is an event of another scope."""
+        """Return the event as the engine would parse it. Raise InvalidRecord; UsageError for no event of this scope."""
         if not isinstance(event, Event) or not hasattr(event, "type"):
             kind = type(event).__name__
             raise UsageError(f"not an event but {kind}; give one of recallflow's events (Message, Recall, …)")

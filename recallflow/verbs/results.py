@@ -144,8 +144,7 @@ class SearchResults(ResultList[RecalledMemory]):
 
 
 class Page(ResultList[ListedMemory]):
-    """A page of a user's memories, newest first. `total` is the number on all pages; `after` is the cursor of the
-    next page, None on the last page."""
+    """A page of a user's memories, newest first. `total`: on all pages. `after`: cursor of the next page, or None."""
 
     def __init__(self, response: Response) -> None:
         page = response.memory_page

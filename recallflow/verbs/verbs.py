@@ -250,8 +250,7 @@ class Verbs(ABC):
         return map_future(answer, lambda response: Stats.model_validate(response.stats))
 
     def ask(self, /, query: QueryEvent, *, timeout_s: float | None = None) -> "Future[Response]":
-        """Ask any query event of this tenant and environment (`GraphExplore`, …) unchanged. Return the engine's
-        response. Wait and raise as `search`."""
+        """Return the response to any query event of this scope (`GraphExplore`, …). Wait and raise as `search`."""
         parsed = cast(QueryEvent, self._scope.parsed(query))
         if parsed.type not in QUERY_TYPES:
             raise UsageError(f"{query.type} is no query: use send()")
