@@ -10,8 +10,7 @@ applied that write. Pass `after` to wait for a write of another program. A memor
 the position of the event in its topic, as text. All errors are in `recallflow.errors`.
 
 Each call is one method of `KafkaVerbs` that returns a `concurrent.futures.Future`. A client has two threads: one for
-delivery reports and deadlines, one for responses. librdkafka reconnects by itself; timeouts contain its last error.
-"""
+delivery reports and deadlines, one for responses. librdkafka reconnects by itself; timeouts contain its last error."""
 
 import logging
 import re
@@ -131,8 +130,7 @@ class PendingQuery:
 class PendingQueries:
     """Queries that wait for their responses. Thread-safe. The caller of `pop` sets the result of the query's future.
 
-    Queries are grouped by record key, which a response shares: most responses to others are skipped without parsing.
-    """
+    Queries are grouped by record key, which a response shares: most responses to others are skipped without parsing."""
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, dict[str, PendingQuery]] = {}

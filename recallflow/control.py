@@ -10,18 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import Field, StringConstraints, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
 from recallflow import limits
-from recallflow.fields import (
-    AS_INT,
-    EPOCH_MS_MAX,
-    JSON_INT_MAX,
-    AnyJson,
-    Identifier,
-    Model,
-    Name,
-    StrictPart,
-    Timestamp,
-    check_all,
-)
+from recallflow.fields import EPOCH_MS_MAX, AnyJson, Identifier, Model, Name, SafeInt, StrictPart, Timestamp, check_all
 from recallflow.queries import WEIGHTS, Decay, Weight, unknown_factors
 
 RECALL_SETTINGS = "recall"
@@ -144,7 +133,7 @@ class Quota(Control):
     """A limit of the tenant, by its `name` (docs/how-to/quotas.md); null means no limit."""
 
     type: Literal["quota"]
-    limit: Annotated[int, Field(ge=0, le=JSON_INT_MAX), AS_INT] | None = None
+    limit: SafeInt | None = None
 
 
 ControlEvent = Annotated[

@@ -5,8 +5,7 @@ The signature of a control event is an HMAC-SHA256 over key and value, in a head
 share its secret as a setting, so that write access to the control topic is not enough to send a decision.
 
 A JSON field is masked by its name, at any depth, also in incomplete JSON. API keys of recallflow and JWTs are masked
-anywhere, by their shape. All other bytes are unchanged.
-"""
+anywhere, by their shape. All other bytes are unchanged."""
 
 import hashlib
 import hmac

@@ -31,8 +31,7 @@
     ├── NothingWritten       (adapters) a write was not sent, because the query before it failed: repeat the write
     └── QueryTimeout         (client) no response in time (also a TimeoutError)
 
-A message states the problem and the remedy. Only `InvalidRecord` never stops a flow; a `StateError` always does.
-"""
+A message states the problem and the remedy. Only `InvalidRecord` never stops a flow; a `StateError` always does."""
 
 import logging
 import time

@@ -3,8 +3,7 @@
 
 A language model gives another output at a second call. So its output is stored first, in one record per request
 (`EnrichmentResult`). The events for `memory.events` are made from that record: they stay the same when they are sent
-again. Results have their own topic, so that they do not wait behind requests.
-"""
+again. Results have their own topic, so that they do not wait behind requests."""
 
 from hashlib import sha256
 from typing import Annotated, Any, Literal, Self
@@ -46,8 +45,7 @@ class Event(Model):
     """Fields of every event.
 
     `id` is the idempotency key (default: the record's position). `timestamp` is the event time (default: the record's
-    time). `environment` separates memories as strictly as the tenant.
-    """
+    time). `environment` separates memories as strictly as the tenant."""
 
     id: Identifier | None = None
     tenant_id: Identifier
@@ -103,8 +101,7 @@ class Message(Event):
     """A chat message in OpenAI's format. It is stored unchanged; its author is `name`, or else `role`.
 
     A message without text is accepted only with null content, and either from the assistant (it calls tools) or with
-    `metadata`. It is stored, but never ranked.
-    """
+    `metadata`. It is stored, but never ranked."""
 
     type: Literal["message"]
     role: Role = "user"
@@ -346,8 +343,7 @@ class GraphArchive(Event):
 class UserErase(Event):
     """Removes a user: data, indexes and keys. Events of the user up to its `timestamp` have no effect afterwards.
 
-    `environment` limits the removal to one environment; without it, all are removed.
-    """
+    `environment` limits the removal to one environment; without it, all are removed."""
 
     type: Literal["user.erase"]
     environment: Identifier | None = None  # type: ignore[assignment]

@@ -117,7 +117,7 @@ _TO_WIRE = PlainSerializer(wire_time, when_used="json")
 Timestamp = Annotated[int, BeforeValidator(parse_time), _TO_WIRE, WithJsonSchema(_TIME)]
 AS_INT = BeforeValidator(_whole)  # must be last in an annotation: it then runs before the bounds are checked
 INT32_MAX = 2**31 - 1
-JSON_INT_MAX = 2**53 - 1  # largest integer that every JSON parser reads exactly
+SafeInt = Annotated[int, Field(ge=0, le=2**53 - 1), AS_INT]  # up to the largest that every JSON parser reads exactly
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 NOT_BLANK = r"\S"
 NonEmpty = Annotated[str, StringConstraints(min_length=1, pattern=NOT_BLANK)]
@@ -131,8 +131,7 @@ class Model(BaseModel):
     Numbers, texts and truth values are not converted, because `true` and 1 have different meanings.
 
     Unknown fields are in `model_extra`, but are no attributes: their values are not validated, and code that reads a
-    field of one event type must not find an unknown field of another type.
-    """
+    field of one event type must not find an unknown field of another type."""
 
     model_config = ConfigDict(
         frozen=True, extra="allow", strict=True, allow_inf_nan=False, ser_json_inf_nan="null", defer_build=True

@@ -159,8 +159,7 @@ class ProducerAndReader:
             inboxes: topics to read; the first receives the answers.
             receive: called with each message, on the reader's thread.
             fail: called with an error that ends reading, on the reader's thread.
-            fail_due: called repeatedly with the last error of Kafka, for overdue requests.
-        """
+            fail_due: called repeatedly with the last error of Kafka, for overdue requests."""
         self._servers, self._inboxes = kafka.bootstrap_servers, inboxes
         self._receive, self._fail, self._fail_due = receive, fail, fail_due
         self._registry = kafka.registry

@@ -1,8 +1,7 @@
 """Interfaces of models: language models, embedding services, rerankers, and a circuit breaker for them.
 
 Models behind an API are called on the thread of an event loop. They must not block, and must support cancellation.
-They also handle retries, circuit breaking, budgets and metering: the caller gets a value or one `ModelError`.
-"""
+They also handle retries, circuit breaking, budgets and metering: the caller gets a value or one `ModelError`."""
 
 import math
 import time

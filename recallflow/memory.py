@@ -6,8 +6,7 @@
 
 The method names equal those in `RecallClient` and `AsyncRecallClient`, so a program runs on either. The operators and
 the state format equal those of an engine on Kafka: commands can open the directory while no program has it open, and
-vice versa. A write is applied and survives a kill of the program once its call returns. Errors: `recallflow.errors`.
-"""
+vice versa. A write is applied and survives a kill of the program once its call returns. Errors: `recallflow.errors`."""
 
 import asyncio
 import os
@@ -124,8 +123,7 @@ class _EmbeddedEngine:
             timeout_s: time limit of an answer.
 
         Raises UsageError and InvalidRecord for invalid arguments. `Memory` also raises errors of opening the directory,
-        which `AsyncMemory` raises on entry, or at the first call.
-        """
+        which `AsyncMemory` raises on entry, or at the first call."""
         from recallflow.flows.config import RawSetting, read_config
 
         self._path = None if path is None else Path(path)

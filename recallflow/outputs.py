@@ -140,8 +140,7 @@ class AuditRecord(Model):
     `time` is the append time. `principal` is the name of the credentials, null without valid ones. `type`, `tenant_id`,
     `user_id`, `environment` and `id` are those of the record, null where it cannot be read; a `user.erase` without an
     environment is for all. `status` is that of the response, or `error` for a refusal; `code` is the reason. `memories`
-    is the number of memories in the answer. It contains no text of memories or questions, and no credentials.
-    """
+    is the number of memories in the answer. It contains no text of memories or questions, and no credentials."""
 
     type: str | None
     time: str

@@ -3,8 +3,7 @@
 Partitions follow Kafka's own hash: an owner's state partition has the number of the topic partition with the owner's
 records, for any producer. A workspace is an owner like a user, with the same isolation and the same kind of names, so
 within a tenant no workspace may have the name of a user. The producer chooses the owner, because the owner is part of
-the record's key. A new mapping does not move existing memories.
-"""
+the record's key. A new mapping does not move existing memories."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -96,8 +95,7 @@ def workspace_of(
 
     Args:
         mappings: project owner → workspace, by the tenant's `owner.mapping` events; None revokes a mapping.
-        organisations: the user's organisations. Each has a workspace of the same name; mappings take precedence.
-    """
+        organisations: the user's organisations. Each has a workspace of the same name; mappings take precedence."""
     match = _PROJECT.match(project_id or "")
     if match is None:
         return user_id

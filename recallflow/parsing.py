@@ -1,7 +1,6 @@
 """Parsers of memory events, queries and control events.
 
-An invalid event raises InvalidRecord with every wrong field.
-"""
+An invalid event raises InvalidRecord with every wrong field."""
 
 import codecs
 import json

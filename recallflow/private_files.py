@@ -1,8 +1,7 @@
 """Files and folders readable by their owner alone, regardless of the umask.
 
 RocksDB creates files with the permissions of the umask. A command sets `UMASK` for itself. A program with an embedded
-engine keeps its own umask: there, the private folder protects the files in it.
-"""
+engine keeps its own umask: there, the private folder protects the files in it."""
 
 import contextlib
 import os

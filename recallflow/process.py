@@ -84,10 +84,8 @@ def raise_descriptor_limit() -> None:
     wanted = _UNLIMITED if hard == resource.RLIM_INFINITY else hard
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
-    try:
+    with contextlib.suppress(OSError, ValueError):  # macOS permits less than its hard limit: the soft limit stays
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError):  # macOS permits less than its hard limit: the soft limit stays
-        return
 
 
 def descriptor_limit() -> int:

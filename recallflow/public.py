@@ -1,7 +1,6 @@
 """Public names of `recallflow`: events, responses and errors.
 
-`X as X` marks a name as public for type checkers.
-"""
+`X as X` marks a name as public for type checkers."""
 
 # ruff: noqa: I001 - which would make a statement of each name
 

@@ -264,8 +264,7 @@ class Query(Event):
     """Fields of every query: positions to apply before the answer, and the address of the answer.
 
     `wait_timeout_ms` limits the wait for these positions. It also limits the wait of a query that found nothing while
-    the log has unapplied records. `id` may also be called `query_id`, as in the answer.
-    """
+    the log has unapplied records. `id` may also be called `query_id`, as in the answer."""
 
     id: Annotated[Identifier | None, Field(validation_alias=AliasChoices(*ID_NAMES))] = None
     wait_for: PositionText | Annotated[list[PositionText], Field(max_length=limits.POSITIONS_MAX)] | None = None

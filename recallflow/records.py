@@ -61,8 +61,7 @@ class Record(NamedTuple):
     `tombstone` had no value. `headers` are None if they cannot be decoded; they contain no credentials once the sender
     is checked. `principal` is the checked sender; None without authentication. `refusal` is the result of a failed
     check, which a later reading repeats. `unapplied` (of a query) is the number of memory records before the query that
-    are not applied. `encoded` is the original value if `value` was decoded from another format than JSON.
-    """
+    are not applied. `encoded` is the original value if `value` was decoded from another format than JSON."""
 
     position: Position
     value: bytes

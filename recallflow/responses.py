@@ -186,8 +186,7 @@ class RecalledMemory(Truncatable):
     evidence for the question. With `explain`, `why` has at least one reason, the strongest first, and `explanation`
     has the parts of `score` (not for memories that the graph added). `excerpt` is the best passage of a long text.
     `derived_from` are the source memories. `question` is the subquery that found the memory, if not the query itself.
-    `updated_by` is a later memory that probably replaces the memory's statement.
-    """
+    `updated_by` is a later memory that probably replaces the memory's statement."""
 
     id: str
     version: int

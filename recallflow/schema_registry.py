@@ -53,10 +53,6 @@ class RegisteredValue(bytes):
         return self.content
 
 
-def is_registered(value: bytes | None) -> bool:
-    return value is not None and len(value) >= FRAME_BYTES and value[0] == 0
-
-
 class SchemaRegistry:
     """Client of a registry with Confluent's protocol. Thread-safe."""
 
@@ -92,7 +88,8 @@ class SchemaRegistry:
 
     def open(self, message: Any) -> None:
         """Replace the value of a message by a `RegisteredValue` if the record is registered. Raise as `read`."""
-        if not is_registered(value := message.value()):
+        value: bytes | None = message.value()
+        if value is None or len(value) < FRAME_BYTES or value[0] != 0:
             return
         if not self.skips or Position(message.topic(), message.partition(), message.offset()) not in self.skips:
             message.set_value(self.read(value))

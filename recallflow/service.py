@@ -34,8 +34,7 @@ class Service(Protocol):
         """Return the response to a query, also one with status `error`.
 
         A query without an id gets one; two pending queries may have the same id. Raise QueryTimeout, DeliveryFailed,
-        SourceError, and InvalidRecord for a query that is too large.
-        """
+        SourceError, and InvalidRecord for a query that is too large."""
 
     async def store(self, event: MemoryEvent, headers: Headers) -> StoredEvent:
         """Store an event without waiting until it is applied. Raise DeliveryFailed and InvalidRecord."""

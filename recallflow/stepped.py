@@ -2,8 +2,7 @@
 
 Code that reads records reports the cost of each piece to `spend`. Within `SteppedWork`, `spend` pauses the code when
 the cost of the current step reaches its limit; otherwise `spend` has no effect. Pauses depend on the read data alone,
-never on a clock.
-"""
+never on a clock."""
 
 from collections.abc import Callable
 from contextvars import copy_context

@@ -1,8 +1,7 @@
 """Telemetry: distributed traces, log formats, and the export of spans.
 
 Traces use the header `traceparent` (W3C Trace Context) and operation names of the GenAI conventions. Without the
-OpenTelemetry SDK, the header of an incoming record is forwarded, at almost no cost.
-"""
+OpenTelemetry SDK, the header of an incoming record is forwarded, at almost no cost."""
 
 import json
 import logging

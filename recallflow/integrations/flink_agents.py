@@ -8,8 +8,7 @@ A memory set is a session of the user, and an item is a memory. Writes return on
 them. A delete forgets permanently. It queries the items first, and raises NothingWritten if that query fails.
 
 There is no `switch_context`: your program gives the user id, not Flink's key. So a memory set always belongs to one
-user, also in calls that run after the action of another key has begun.
-"""
+user, also in calls that run after the action of another key has begun."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice

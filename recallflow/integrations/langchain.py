@@ -5,8 +5,7 @@
 
 Pass other fields of a `recall` as `fields`, or with a call: `retriever.invoke(question, after=position)`. If the user
 is known only when the chain runs, make `user_id` a part of the chain's configuration with LangChain's
-`configurable_fields`.
-"""
+`configurable_fields`."""
 
 from functools import partial
 from typing import Any

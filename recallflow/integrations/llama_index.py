@@ -3,8 +3,7 @@
     memory = Memory.from_defaults(session_id="s1", memory_blocks=[RecallMemoryBlock(client=client, user_id="ann")])
 
 The block receives the messages that exceed the chat history, and stores them unchanged with their session. Before each
-answer it recalls relevant memories for the last messages, from all sessions.
-"""
+answer it recalls relevant memories for the last messages, from all sessions."""
 
 from typing import Any
 

@@ -4,8 +4,7 @@
     await Runner.run(agent, "I am allergic to peanuts", session=session)
 
 Each item is a message of the session. Its text is a memory, which other sessions of the user recall as well. Items are
-returned unchanged. An addition or removal is visible to all readers once the call returns.
-"""
+returned unchanged. An addition or removal is visible to all readers once the call returns."""
 
 import json
 from collections.abc import Mapping

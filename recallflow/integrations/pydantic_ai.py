@@ -2,8 +2,7 @@
 
     agent = Agent(model, deps_type=User, toolsets=[memory_toolset(client, lambda user: user.id)])
 
-The user comes from the run's dependencies; the model cannot choose it.
-"""
+The user comes from the run's dependencies; the model cannot choose it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,8 +35,7 @@ def memory_toolset(client: AsyncCalls, user_of: Callable[[D], str], *, k: int = 
         """Searches what is remembered of the user; the best memories come first.
 
         Args:
-            query: What to look for: a question or some words.
-        """
+            query: What to look for: a question or some words."""
         user_id = user_of(context.deps)
         with _report_to_model():
             found = await client.search(query, user=user_id, k=k)
@@ -47,8 +45,7 @@ def memory_toolset(client: AsyncCalls, user_of: Callable[[D], str], *, k: int = 
         """Remembers something about the user for later conversations.
 
         Args:
-            content: What to remember: a sentence that can be understood by itself.
-        """
+            content: What to remember: a sentence that can be understood by itself."""
         user_id = user_of(context.deps)
         with _report_to_model():
             await await_applied(client, user_id, (await client.add(content, user=user_id)).position)
@@ -58,8 +55,7 @@ def memory_toolset(client: AsyncCalls, user_of: Callable[[D], str], *, k: int = 
         """Forgets a memory of the user, for good.
 
         Args:
-            memory_id: The id of the memory, as search_memory gave it.
-        """
+            memory_id: The id of the memory, as search_memory gave it."""
         user_id = user_of(context.deps)
         with _report_to_model():
             await await_applied(client, user_id, await client.forget(memory_id, user=user_id))

@@ -5,8 +5,7 @@ and letters; a word of n languages adds 1/n to the score of each. The caller pas
 identified.
 
 A text is analysed in its own language. A question is analysed in its own language, in the languages of the memories of
-its owner, and in English, because English is assumed for texts of unclear language.
-"""
+its owner, and in English, because English is assumed for texts of unclear language."""
 
 import re
 from collections import defaultdict
@@ -260,9 +259,6 @@ def stem_of(word: str, unspaced: bool, language: int) -> str:
     return script_stems[word]
 
 
-# ---------------------------------------------------------------------- time
-
-
 def _has_english_time(lowered: str, words: list[str]) -> bool:
     return (
         not _TIME_WORDS.isdisjoint(words)
@@ -288,9 +284,6 @@ def _has_time(lowered: str, stems: list[str], tables: list[Table]) -> bool:
         if not table.blanks and (table.month.search(lowered) or any(word in lowered for word in table.time_words)):
             return True
     return False
-
-
-# ---------------------------------------------------------------------- questions, names, sentences
 
 
 def stems(text: str, language: int = 0) -> list[str]:

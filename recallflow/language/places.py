@@ -53,8 +53,7 @@ class StemPositions(NamedTuple):
 
     Attributes:
         numbers: one character per word; its code is the number of the word's stem.
-        spans: start and end of each word, in one sequence.
-    """
+        spans: start and end of each word, in one sequence."""
 
     numbers: str
     spans: Sequence[int]

@@ -1,7 +1,6 @@
 """Features of statements: cues of changes, ends and corrections, subjects, and numbers.
 
-The cues of each language are in `cues/*.toml`: lists of words and phrases, which a native speaker can correct.
-"""
+The cues of each language are in `cues/*.toml`: lists of words and phrases, which a native speaker can correct."""
 
 import tomllib
 from collections import defaultdict
@@ -44,8 +43,7 @@ class StatementReading(NamedTuple):
         persons: rows of its nouns for persons; also `_SOMEBODY` if another cue indicates a person.
         name: identity of its first word if this is probably a name: an unknown word with a capital.
         numbers: numbers as written.
-        is_own: whether it refers to the writer: "I", or "my" before a noun that is not a person.
-    """
+        is_own: whether it refers to the writer: "I", or "my" before a noun that is not a person."""
 
     words: npt.NDArray[np.uint64]
     vector: npt.NDArray[np.float32]

@@ -30,8 +30,7 @@
 
 Patterns are case-insensitive regular expressions. They match whole words, or any substring in a script without spaces.
 In languages other than English they are matched against text without accents (`scripts.plain`); accents in a pattern
-are removed as well.
-"""
+are removed as well."""
 
 import tomllib
 from collections.abc import Iterable, Mapping

@@ -2,8 +2,7 @@
 
 The table in the package (made by `python -m tools.word_vectors`) holds a vector for each of 27,000 English words:
 "dog" is close to "pet". A word of another language has the vectors of the English words that translate it. A word that
-the table lacks has no vector: names, rare words and typing errors are compared by their spelling.
-"""
+the table lacks has no vector: names, rare words and typing errors are compared by their spelling."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -134,8 +133,6 @@ class WordVectors:
             # `reduceat` adds a text's vectors one after the other, so that a sum is the same in any batch.
             sums[filled] = np.add.reduceat(self.codes.take(at, axis=0) * self.scales.take(at, axis=0), starts, axis=0)
         return sums
-
-    # ---------------------------------------------------------------------- words
 
     def _english_rows(self, word: str) -> Rows:
         if (found := self.english.get(word)) is not None:

@@ -1,7 +1,6 @@
 """Words by Unicode's rules; in scripts without spaces, pairs of characters between function words.
 
-Stems are Snowball's, without accents; a language without a Snowball algorithm has a list of endings to remove.
-"""
+Stems are Snowball's, without accents; a language without a Snowball algorithm has a list of endings to remove."""
 
 import re
 from collections.abc import Callable, Iterator

@@ -2,8 +2,7 @@
 
 `conversations.jsonl` holds memory events in time order: a person with her assistant (`maya`), a group chat (`team-
 atlas`) and two friends (`theo`), all of tenant `demo`. `questions.jsonl` holds recall queries with two more fields:
-`_note` explains the query, `_expect` lists the ids of the memories that would answer it.
-"""
+`_note` explains the query, `_expect` lists the ids of the memories that would answer it."""
 
 from pathlib import Path
 from typing import Any, NamedTuple, cast

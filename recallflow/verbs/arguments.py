@@ -52,8 +52,7 @@ def call_with_help(client: object, call: Callable[..., T], args: tuple[object, .
 
     Raises:
         UsageError: an argument is given twice, or no field of the event has its name.
-        TypeError: the arguments do not fit the call.
-    """
+        TypeError: the arguments do not fit the call."""
     if not _ALIASES.keys().isdisjoint(kwargs):
         kwargs = _renamed(client, call, kwargs)
     try:

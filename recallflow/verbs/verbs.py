@@ -85,8 +85,7 @@ class Verbs(ABC):
         take precedence.
 
         Returns the memories' ids and positions. Raises InvalidRecord with every wrong field; then nothing is added.
-        Also raises UsageError and DeliveryFailed.
-        """
+        Also raises UsageError and DeliveryFailed."""
         if isinstance(content, str):
             _check_kind(kind)
             memory = {"content": content, "kind": "fact" if kind is None else kind} | given_fields(session_id=session)
@@ -128,8 +127,7 @@ class Verbs(ABC):
         older_than}.
 
         Returns the event's position. Raises as `add`, and on an engine in this process InvalidRecord (`not_found`) for
-        an unknown id.
-        """
+        an unknown id."""
         if where is not None and "filter" in fields:
             raise UsageError("where and filter have the same meaning: give where")
         text = None if memory_id is None else _memory_id_text(memory_id)
@@ -176,8 +174,7 @@ class Verbs(ABC):
             timeout_s: time limit of the answer.
             fields: other fields of a `recall` event (`max_tokens`, `strategy`, `min_relevance`, …).
 
-        Raises InvalidRecord, UsageError, SourceError, DeliveryFailed, QueryFailed, QueryTimeout.
-        """
+        Raises InvalidRecord, UsageError, SourceError, DeliveryFailed, QueryFailed, QueryTimeout."""
         optional = given_fields(k=k, session_id=session, filters=filters, as_of=as_of)
         answer = self._ask("recall", user, {"query": query, "mode": mode} | optional | fields, after, timeout_s)
         return map_future(answer, lambda response: SearchResults(response.memories or (), response))
@@ -203,8 +200,7 @@ class Verbs(ABC):
         """Return a page of a user's memories, newest first: up to `limit`, at most 1,000.
 
         `after` is the `after` of the previous page; `each` iterates over all pages. `fields` are other fields of a
-        `memories.list` event (`as_of`, `wait_for`). Waits and raises as `search`.
-        """
+        `memories.list` event (`as_of`, `wait_for`). Waits and raises as `search`."""
         query = {"limit": limit} | given_fields(after=after, filters=filters) | fields
         return map_future(self._ask("memories.list", user, query, None, timeout_s), Page)
 
