@@ -281,8 +281,7 @@ class KafkaVerbs(Verbs):
         return sent
 
     def close(self) -> None:
-        """Wait for the delivery of all sent records, and fail pending queries with UsageError. Block for about
-        `timeout_s` at most. A second call has no effect."""
+        """Wait about `timeout_s` for sent records; pending queries get UsageError. A second call has no effect."""
         self._kafka.close()
 
     def graph_status(
@@ -333,8 +332,7 @@ class KafkaVerbs(Verbs):
     ) -> "Future[NewKey]":
         """Create an API key of the tenant (`*`: of any tenant). Pass projects, environments or users to restrict it.
 
-        The key is valid for records that reach Kafka at least a second after it. Return the key once Kafka has
-        acknowledged its record. Raise as `graph_rollout` does."""
+        It is valid for records that reach Kafka at least a second later. Return and raise as `graph_rollout` does."""
         key, fields = new_key()
         scopes = given_fields(projects=projects, environments=environments, end_users=end_users, by=by, why=why)
         event = self._decision("api_key", fields | scopes)

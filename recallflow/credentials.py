@@ -4,8 +4,7 @@ in JWKS documents (RFC 7517), and masking of credentials in records and log line
 The signature of a control event is an HMAC-SHA256 over key and value, in a header. Senders and readers of decisions
 share its secret as a setting, so that write access to the control topic is not enough to send a decision.
 
-A JSON field is masked by its name, at any depth, also in incomplete JSON. API keys of recallflow and JWTs are masked
-anywhere, by their shape. All other bytes are unchanged."""
+JSON fields are masked by name, at any depth, also in incomplete JSON; API keys and JWTs anywhere, by their shape."""
 
 import hashlib
 import hmac

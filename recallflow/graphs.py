@@ -49,8 +49,7 @@ class GraphFailure(Truncatable):
 
 
 class GraphReport(Truncatable):
-    """Size of the owner's graph, and the tenant's rollout. `complete` is false if only a part of the graph was counted,
-    because it is very large."""
+    """Size of the owner's graph, and the tenant's rollout. `complete` is false if a large graph is counted in part."""
 
     nodes: dict[str, int]
     edges: dict[str, int]

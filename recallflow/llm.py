@@ -116,8 +116,7 @@ class Reranker(Protocol):
         """Return the model's name for answers."""
 
     async def score(self, question: str, texts: Sequence[str]) -> Sequence[float]:
-        """Return a score for each text in order: higher is better. Raise RerankerError. The call must not block the
-        event loop, and must support cancellation by a timeout."""
+        """Return a score per text, higher is better. Raise RerankerError. Do not block; support cancellation."""
 
 
 FAILURES = 5  # consecutive failures that open a circuit breaker

@@ -1,5 +1,4 @@
-"""Outputs of the dataflow for a sink. Two fields identify an output: `position` of the record that caused it, and
-`number`, its index among the outputs of that record."""
+"""Outputs of the dataflow for a sink, identified by the `position` of their record and a `number` within the record."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

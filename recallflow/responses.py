@@ -248,8 +248,7 @@ class ListedMemory(Truncatable):
 
 
 class MemoryPage(Model):
-    """A page of a user's memories, newest first by event time. `total` is the current number on all pages; `after`
-    is the cursor of the next page, null on the last."""
+    """A page of a user's memories, newest first by event time. `total`: of all pages. `after`: next page's cursor."""
 
     memories: list[ListedMemory]
     total: int

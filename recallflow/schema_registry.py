@@ -1,8 +1,7 @@
 """Schema registry: converts records in Avro, Protobuf and JSON Schema to the JSON that the engine parses.
 
 A registered record begins with a zero byte and the four bytes of its schema's id (Confluent's wire format). No JSON
-begins with a zero byte, so both kinds may share a topic. The schema of an id never changes, so that a record is
-converted to the same JSON at each reading."""
+begins with a zero byte, so both kinds may share a topic. The schema of an id never changes, nor a record's JSON."""
 
 import base64
 import logging

@@ -1,8 +1,7 @@
 """Work that pauses between bounded pieces, so that one query does not delay the queries of other tenants.
 
 Code that reads records reports the cost of each piece to `spend`. Within `SteppedWork`, `spend` pauses the code when
-the cost of the current step reaches its limit; otherwise `spend` has no effect. Pauses depend on the read data alone,
-never on a clock."""
+the cost of the step reaches its limit; otherwise it has no effect. Pauses depend on the data, never on a clock."""
 
 from collections.abc import Callable
 from contextvars import copy_context

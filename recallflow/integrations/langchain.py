@@ -4,8 +4,7 @@
     chain = {"context": retriever, "question": RunnablePassthrough()} | prompt | model
 
 Pass other fields of a `recall` as `fields`, or with a call: `retriever.invoke(question, after=position)`. If the user
-is known only when the chain runs, make `user_id` a part of the chain's configuration with LangChain's
-`configurable_fields`."""
+is known only when the chain runs, make it a part of the configuration with LangChain's `configurable_fields`."""
 
 from functools import partial
 from typing import Any

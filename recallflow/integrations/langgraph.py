@@ -12,8 +12,7 @@ item first, and raise NothingWritten if that query fails: repeat the call.
 
 The engine filters by `$eq` and `$ne` on texts, numbers and truth values; the store reads all items for other
 conditions. A query ranks up to 50 items; others follow without a score, newest first. TTLs, and searches and lists of
-namespaces across users, are refused. Two simultaneous puts to a new key create two memories: a get returns the newer, a
-delete forgets both."""
+namespaces across users, are refused. Simultaneous puts to a new key create two memories: a delete forgets both."""
 
 import asyncio
 import hashlib

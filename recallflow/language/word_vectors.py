@@ -88,8 +88,8 @@ class WordVectors:
         return WordRows(table, words, [*map(found.__getitem__, words)])
 
     def _latin_table(self, words: Sequence[str], lowered: str) -> Table:
-        """Return the language of a text in Latin script. If its words identify none, return the language with the most
-        known words, and the first of `LATIN` at a tie: English."""
+        """Return the language of a text in Latin script. If its words identify none, return the one with the most known
+        words, and the first of `LATIN` at a tie: English."""
         number, is_certain = detect(words, lowered, 0)
         if is_certain or all(map(self._rows_of_english.__getitem__, words)):
             return LATIN[number]

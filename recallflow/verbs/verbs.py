@@ -1,5 +1,4 @@
-"""Calls of the API: each builds an event or a query, and converts its outcome. Subclasses send events and ask
-queries, on an engine in the process or on Kafka."""
+"""Calls of the API, each an event or a query. Subclasses send these to an engine in the process or on Kafka."""
 
 import asyncio
 import functools
@@ -84,8 +83,7 @@ class Verbs(ABC):
         `timestamp`, `metadata`, `tags`, …) of the `memory` event, or of each `message` event: a message's own fields
         take precedence.
 
-        Returns the memories' ids and positions. Raises InvalidRecord with every wrong field; then nothing is added.
-        Also raises UsageError and DeliveryFailed."""
+        Returns ids and positions. Raises InvalidRecord (nothing is added), UsageError and DeliveryFailed."""
         if isinstance(content, str):
             _check_kind(kind)
             memory = {"content": content, "kind": "fact" if kind is None else kind} | given_fields(session_id=session)
@@ -126,8 +124,7 @@ class Verbs(ABC):
         """Remove one memory, or every memory that matches all fields of `where`: {session_id, category, tag,
         older_than}.
 
-        Returns the event's position. Raises as `add`, and on an engine in this process InvalidRecord (`not_found`) for
-        an unknown id."""
+        Returns the event's position. Raises as `add`; an embedded engine raises InvalidRecord for an unknown id."""
         if where is not None and "filter" in fields:
             raise UsageError("where and filter have the same meaning: give where")
         text = None if memory_id is None else _memory_id_text(memory_id)
