@@ -13,11 +13,10 @@ Each call is one method of `KafkaVerbs` that returns a `concurrent.futures.Futur
 delivery reports and deadlines, one for responses. librdkafka reconnects by itself; timeouts contain its last error."""
 
 import logging
-import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,16 +27,7 @@ from pydantic import ValidationError
 
 from recallflow.cloud_events import response_json
 from recallflow.control import ApiKey, Control, RolloutMode
-from recallflow.credentials import (
-    KEY_HEADER,
-    TOKEN_HEADER,
-    USER_HEADER,
-    ApiKeyText,
-    Headers,
-    check_secret,
-    new_key,
-    sign,
-)
+from recallflow.credentials import ClientCredentials, Headers, Token, check_secret, new_key, sign
 from recallflow.errors import DeliveryFailed, InvalidRecord, QueryTimeout, UsageError
 from recallflow.graphs import GraphReport, Trace
 from recallflow.kafka_clients import Inbox, ProducerAndReader
@@ -52,43 +42,6 @@ from recallflow.verbs.results import map_future, new_future
 from recallflow.verbs.verbs import After, AsyncCalls, SyncCalls, Verbs, async_call, given_fields, sync_call
 
 __all__ = ["AsyncRecallClient", "CatchingUp", "DeliveryFailed", "QueryFailed", "QueryTimeout", "RecallClient"]
-
-Token = str | Callable[[], str]
-_TOKEN = re.compile(r"[!-~]+")
-
-
-class Credentials:
-    """API key or token of a client, and optionally its only user, `end_user`. Error messages contain no secret."""
-
-    def __init__(self, api_key: str | None = None, token: Token | None = None, end_user: str | None = None) -> None:
-        """Check the credentials. `token` is a JWT, or a function that returns a current one. Raise UsageError."""
-        if api_key is not None and token is not None:
-            raise UsageError("give api_key or token, not both")
-        if api_key is not None and not (isinstance(api_key, str) and ApiKeyText.parse(api_key)):
-            raise UsageError("api_key is no API key: give the text that `recallflow keys create` printed, rfk_…")
-        self._api_key, self._token, self._end_user = api_key, token, end_user
-        if not callable(token):
-            self._token_header()
-
-    def __repr__(self) -> str:
-        return "Credentials(…)"
-
-    def headers(self, user_id: str) -> Headers:
-        """Return the headers of a user's record. Raise UsageError if the client is restricted to another user."""
-        if self._end_user is not None and user_id != self._end_user:
-            raise UsageError(f"user_id is {user_id!r}, and this client is for {self._end_user!r}")
-        user = () if self._end_user is None else ((USER_HEADER, user_id.encode()),)
-        key = () if self._api_key is None else ((KEY_HEADER, self._api_key.encode()),)
-        return (*key, *self._token_header(), *user, *trace_headers())
-
-    def _token_header(self) -> Headers:
-        if self._token is None:
-            return ()
-        token = self._token() if callable(self._token) else self._token
-        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-            raise UsageError("token is no JWT: give a JWT as text, or a function that returns it")
-        return ((TOKEN_HEADER, b"Bearer " + token.encode()),)
-
 
 USERS_MAX = 10_000  # remembered users: the engine applied the last write of another user long ago
 
@@ -214,7 +167,7 @@ class KafkaVerbs(Verbs):
         scope: ClientScope,
         topics: ClientTopics,
         timeout_s: float,
-        credentials: Credentials,
+        credentials: ClientCredentials,
         control_secret: str | None,
         replies: Inbox | None = None,
     ) -> None:
@@ -232,7 +185,7 @@ class KafkaVerbs(Verbs):
         self._kafka = ProducerAndReader(kafka, inboxes, timeout_s, queries.receive, queries.fail_all, queries.fail_due)
 
     def _put(self, event: AnyEvent) -> "Future[Position]":
-        sent = self._send(event, self._credentials.headers(event.user_id))
+        sent = self._send(event, (*self._credentials.headers(event.user_id), *trace_headers()))
         if event.type in QUERY_TYPES:
             return sent
         return map_future(sent, partial(self._writes.add, event.user_id))  # added before the caller continues
@@ -241,7 +194,7 @@ class KafkaVerbs(Verbs):
         return self._writes.last(user_id)
 
     def _answer(self, query: QueryEvent, timeout_s: float) -> "Future[Response]":
-        headers = self._credentials.headers(query.user_id)
+        headers = (*self._credentials.headers(query.user_id), *trace_headers())
         query_id = cast(str, query.id)
         pending = PendingQuery(query_id, query.owner.record_key, timeout_s, time.monotonic() + timeout_s)
         with self._kafka.delay_close():
@@ -416,7 +369,7 @@ class _KafkaConnection:
             raise UsageError(f"options must map librdkafka's names to values, not {options!r}")
         topics = ClientTopics(memory_topic, query_topic, response_topic, control_topic)
         kafka, scope = KafkaOptions(bootstrap_servers, options, msk_iam_region), ClientScope(tenant, environment)
-        credentials, replies = Credentials(api_key, token, end_user), None
+        credentials, replies = ClientCredentials(api_key, token, end_user), None
         if reply_partition is not None and (type(reply_partition) is not int or reply_partition < 0):
             raise UsageError(f"reply_partition must be a whole number from 0 on, not {reply_partition!r}")
         if reply_topic is not None or reply_partition is not None:

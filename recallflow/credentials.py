@@ -12,6 +12,7 @@ import json
 import logging
 import re
 import secrets
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, Self
 
 import orjson
@@ -56,6 +57,43 @@ class ApiKeyText(NamedTuple):
 
     def __repr__(self) -> str:
         return f"ApiKeyText({self.name})"
+
+
+Token = str | Callable[[], str]
+_TOKEN_TEXT = re.compile(r"[!-~]+")
+
+
+class ClientCredentials:
+    """API key or token of a client, and optionally its only user, `end_user`. Error messages contain no secret."""
+
+    def __init__(self, api_key: str | None = None, token: Token | None = None, end_user: str | None = None) -> None:
+        """Check the credentials. `token` is a JWT, or a function that returns a current one. Raise UsageError."""
+        if api_key is not None and token is not None:
+            raise UsageError("give api_key or token, not both")
+        if api_key is not None and not (isinstance(api_key, str) and ApiKeyText.parse(api_key)):
+            raise UsageError("api_key is no API key: give the text that `recallflow keys create` printed, rfk_…")
+        self._api_key, self._token, self._end_user = api_key, token, end_user
+        if not callable(token):
+            self._token_header()
+
+    def __repr__(self) -> str:
+        return "ClientCredentials(…)"
+
+    def headers(self, user_id: str) -> Headers:
+        """Return the headers of a user's record. Raise UsageError if the client is restricted to another user."""
+        if self._end_user is not None and user_id != self._end_user:
+            raise UsageError(f"user_id is {user_id!r}, and this client is for {self._end_user!r}")
+        user = () if self._end_user is None else ((USER_HEADER, user_id.encode()),)
+        key = () if self._api_key is None else ((KEY_HEADER, self._api_key.encode()),)
+        return (*key, *self._token_header(), *user)
+
+    def _token_header(self) -> Headers:
+        if self._token is None:
+            return ()
+        token = self._token() if callable(self._token) else self._token
+        if not isinstance(token, str) or not _TOKEN_TEXT.fullmatch(token):
+            raise UsageError("token is no JWT: give a JWT as text, or a function that returns it")
+        return ((TOKEN_HEADER, b"Bearer " + token.encode()),)
 
 
 def new_key() -> tuple[ApiKeyText, dict[str, str]]:

@@ -66,12 +66,13 @@ def decision_history(options: argparse.Namespace) -> "ControlHistory":
 
 
 def kafka_verbs(chosen: "Config", tenant_id: str, environment: str = "prod") -> "KafkaVerbs":
-    from recallflow.client import ClientTopics, Credentials, KafkaVerbs
+    from recallflow.client import ClientTopics, KafkaVerbs
+    from recallflow.credentials import ClientCredentials
     from recallflow.verbs.arguments import ClientScope
 
-    topics, auth, scope = chosen.topics, chosen.auth, ClientScope(tenant_id, environment)
+    topics, scope, credentials = chosen.topics, ClientScope(tenant_id, environment), ClientCredentials(chosen.auth.api_key)
     client_topics = ClientTopics(topics.memory, topics.queries, topics.responses, topics.control)
-    return KafkaVerbs(chosen.kafka, scope, client_topics, TIMEOUT_S, Credentials(auth.api_key), auth.control_secret)
+    return KafkaVerbs(chosen.kafka, scope, client_topics, TIMEOUT_S, credentials, chosen.auth.control_secret)
 
 
 def control_table(chosen: "Config") -> "ControlTable":

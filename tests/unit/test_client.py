@@ -9,17 +9,9 @@ from typing import Any, cast
 import pytest
 
 from recallflow import ApiKey, CatchingUp, InvalidRecord, MemoryGet, Message, Recall, ReplyTo, UsageError, kafka_clients
-from recallflow.client import (
-    AsyncRecallClient,
-    Credentials,
-    KafkaVerbs,
-    OwnWrites,
-    PendingQueries,
-    PendingQuery,
-    RecallClient,
-)
+from recallflow.client import AsyncRecallClient, KafkaVerbs, OwnWrites, PendingQueries, PendingQuery, RecallClient
 from recallflow.control import Control
-from recallflow.credentials import ApiKeyText, hash_secret, is_signed
+from recallflow.credentials import ApiKeyText, ClientCredentials, hash_secret, is_signed
 from recallflow.parsing import parse, parse_control
 from recallflow.records import Position
 from recallflow.responses import ErrorBody, Response
@@ -326,8 +318,8 @@ def test_a_token_that_is_none_is_the_calls_error(sent: Sent, opened: Open) -> No
 
 
 def test_repr_of_credentials_hides_secrets() -> None:
-    assert KEY.secret not in repr(Credentials(KEY.text()))
-    assert TOKEN not in repr(Credentials(token=TOKEN))
+    assert KEY.secret not in repr(ClientCredentials(KEY.text()))
+    assert TOKEN not in repr(ClientCredentials(token=TOKEN))
 
 
 def test_creating_a_key_sends_only_its_hash(sent: Sent, opened: Open) -> None:
