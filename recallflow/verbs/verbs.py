@@ -42,6 +42,7 @@ from recallflow.verbs.results import (
 
 ChatMessage = Mapping[str, Any] | BaseModel  # the models include the messages of OpenAI's client
 Content = str | ChatMessage | Sequence[ChatMessage]
+FilterArg = Mapping[str, Any] | Filters
 After = Position | str | Added | Sequence[Position | str]
 
 WAIT_SHARE = 0.8  # fraction of a call's time limit that the engine may wait for a write
@@ -149,7 +150,7 @@ class Verbs(ABC):
         k: int | None = None,
         session: str | None = None,
         mode: Mode = "hybrid",
-        filters: Mapping[str, Any] | Filters | None = None,
+        filters: FilterArg | None = None,
         as_of: Mapping[str, Any] | AsOf | None = None,
         after: After | None = None,
         timeout_s: float | None = None,
@@ -190,7 +191,7 @@ class Verbs(ABC):
         user: str,
         limit: int = 100,
         after: str | None = None,
-        filters: Mapping[str, Any] | Filters | None = None,
+        filters: FilterArg | None = None,
         timeout_s: float | None = None,
         **fields: Any,
     ) -> "Future[Page]":
@@ -371,9 +372,7 @@ class SyncCalls:
     ask = sync_call(Verbs.ask)
 
     @with_argument_help
-    def each(
-        self, *, user: str, filters: Mapping[str, Any] | Filters | None = None, **fields: Any
-    ) -> Iterator[ListedMemory]:
+    def each(self, *, user: str, filters: FilterArg | None = None, **fields: Any) -> Iterator[ListedMemory]:
         """Yield all memories of a user, newest first, page by page. The arguments are those of `all`."""
         query = {"limit": PAGE, "filters": filters} | fields
         while True:
@@ -414,9 +413,7 @@ class AsyncCalls:
     ask = async_call(Verbs.ask)
 
     @with_argument_help
-    async def each(
-        self, *, user: str, filters: Mapping[str, Any] | Filters | None = None, **fields: Any
-    ) -> AsyncIterator[ListedMemory]:
+    async def each(self, *, user: str, filters: FilterArg | None = None, **fields: Any) -> AsyncIterator[ListedMemory]:
         """Yield all memories of a user, newest first, page by page. The arguments are those of `all`."""
         query = {"limit": PAGE, "filters": filters} | fields
         while True:
