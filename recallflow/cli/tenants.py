@@ -70,9 +70,10 @@ def kafka_verbs(chosen: "Config", tenant_id: str, environment: str = "prod") -> 
     from recallflow.credentials import ClientCredentials
     from recallflow.verbs.arguments import ClientScope
 
-    topics, scope, credentials = chosen.topics, ClientScope(tenant_id, environment), ClientCredentials(chosen.auth.api_key)
+    topics, auth, scope = chosen.topics, chosen.auth, ClientScope(tenant_id, environment)
     client_topics = ClientTopics(topics.memory, topics.queries, topics.responses, topics.control)
-    return KafkaVerbs(chosen.kafka, scope, client_topics, TIMEOUT_S, credentials, chosen.auth.control_secret)
+    key, secret = ClientCredentials(auth.api_key), auth.control_secret
+    return KafkaVerbs(chosen.kafka, scope, client_topics, TIMEOUT_S, key, secret)
 
 
 def control_table(chosen: "Config") -> "ControlTable":
