@@ -178,8 +178,7 @@ def apply(view: View, write: Write, work: Work | None = None) -> list[ReceiptOut
 
 
 def receipts(write: Write, outcome: Outcome, failed_part: tuple[str, str] | None = None) -> list[ReceiptOutput]:
-    """Return the receipt of an event as an output; none if the event asks for no receipt and no part of it failed.
-    `failed_part`: code and detail."""
+    """Return the receipt of an event that asks for one, or whose part failed (`failed_part`: code and detail)."""
     event = write.event
     if failed_part is None and not event.receipt:
         return []

@@ -128,8 +128,7 @@ class Authoriser:
             )
 
     def _note_late_decision(self, append_ms: int, event: Control) -> None:
-        """Count and log a control event that arrived after records to which it applies. The thread of the control topic
-        calls it."""
+        """Count and log a control event that arrived after records to which it applies. The control thread calls it."""
         kind: str = event.type  # type: ignore[attr-defined]
         if kind in VERDICT_KINDS and append_ms + DELAY_MS <= self._newest_ms:
             self.late[kind] += 1

@@ -108,8 +108,7 @@ def episode_id(owner: Owner, session_id: str | None, opener_id: str) -> str:
 
 
 def _within_gap(episodes: Sequence[EpisodeRow], at_ms: int, gap_ms: int) -> tuple[EpisodeRow | None, EpisodeRow | None]:
-    """Return the episode that contains or precedes a time, and the next one; None in place of one that is outside of
-    the gap."""
+    """Return the episode that contains or precedes a time, and the next one; None for one that is outside the gap."""
     started = _started_count(episodes, at_ms)
     later = episodes[started] if started < len(episodes) and episodes[started].start_ms - at_ms <= gap_ms else None
     if not started:
@@ -150,8 +149,7 @@ def follow_change(
     removed: Iterable[int],
     ends: Iterable[EpisodeLogEntry],
 ) -> None:
-    """Apply the changes of an event that belong to the index's projects: current memories with vectors, removed
-    memories, and ended episodes."""
+    """Apply an event's changes in the index's projects: memories with vectors, removed memories, ended episodes."""
     index = scoped.index
     index.remove(*removed)
     for entry, vectors in entries:

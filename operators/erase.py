@@ -7,8 +7,7 @@ no effect; events without any time count as new. An erasure has no effect if one
 A user with very many environments is erased in steps, some environments in each, and the rest with the event itself.
 After a crash the event is read again, and continues with the rest.
 
-In-memory data is dropped, and queries in progress start again. A background task removes the data from files
-(`state/database.py`)."""
+In-memory data is dropped, queries in progress start again, and files are cleaned later (`state/database.py`)."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
@@ -34,8 +33,7 @@ _ALL = 2**62  # more than the number of keys
 
 
 class Erasure(NamedTuple):
-    """The owners and data that an event erases. `values`: tombstones, and deletions outside of the owners' key
-    prefixes."""
+    """The owners and data that an event erases. `values`: tombstones, and deletions of keys without an owner prefix."""
 
     event: UserErase
     owners: frozenset[Owner]
@@ -50,8 +48,7 @@ def is_erased(hot: HotOwner, write: Write) -> bool:
 
 
 def plan(partition: Partition, write: Write, event: UserErase, part: Iterable[Owner] | None = None) -> Erasure:
-    """Return the erasure of `part` of the user's owners; without `part`, that of all owners with the tombstone. It only
-    reads."""
+    """Read and return the erasure of `part` of the user's owners; without `part`, of all, with the tombstone."""
     at_ms, is_logged = event_time(write)
 
     def is_due(owner: Owner) -> bool:
@@ -135,8 +132,7 @@ def erasure_state(partition: Partition, hot: HotOwner) -> Literal["erased", "pur
 
 
 def _memory_count(partition: Partition, owner: bytes) -> int | None:
-    """Return the number of an owner's current memories, from its index keys if the owner's encryption key is lost; None
-    for an unknown owner."""
+    """Return the number of current memories, counted by keys if the encryption key is lost; None if never stored."""
     try:
         stored = partition.get(keys.head(owner))
     except DecryptionFailed:

@@ -117,8 +117,7 @@ def key_of(item: Decoded) -> bytes:
 
 
 def decode(record: Record, skips: Container[Position] = ()) -> Decoded:
-    """Return the event or query of a record; `Refused` for an invalid one, after internal errors, and for positions in
-    `skips`."""
+    """Return a record's event or query; `Refused` if it is invalid, causes internal errors, or is among `skips`."""
     if skips and record.position in skips:
         skipped = InvalidRecord("skipped", [FieldProblem("", "skipped without decoding, as requested by run --skip")])
         return Refused(record, skipped, _DECODE)

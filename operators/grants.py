@@ -24,8 +24,7 @@ KEY_KINDS = API_KEY, SIGNING_KEY = ("api_key", "token_key")
 
 
 class Grant(NamedTuple):
-    """The rights of credentials. None in a field means no restriction. `name` identifies the sender to
-    administrators."""
+    """The rights of credentials; None in a field is no restriction. `name` identifies the sender to administrators."""
 
     name: str
     tenant_id: str | None
@@ -122,8 +121,7 @@ class ApiKeys:
         self._grants: dict[tuple[str, str], tuple[ApiKey, Grant]] = {}  # with their keys, by tenant and name
 
     def grant(self, text: str, tenant_id: str, at_ms: int) -> Grant:
-        """Return the rights that a key has on a tenant's memories at a time. Raise InvalidRecord
-        (`unauthenticated`)."""
+        """Return a key's rights on a tenant's memories at a time. Raise InvalidRecord (`unauthenticated`)."""
         parsed = ApiKeyText.parse(text)
         if parsed is None:
             raise refusal("unauthenticated", KEY_HEADER, "not an API key: send the key as recallflow printed it, rfk_…")

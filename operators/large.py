@@ -57,8 +57,7 @@ class Work:
     error: InvalidRecord | None = None  # the reason why it cannot be applied
 
     def is_of(self, record: Record) -> bool:
-        """Return whether the work is for this record. The position does not suffice: lines of a file that is read again
-        may reuse it."""
+        """Return whether the work is for this record. Lines of a file that is read again may reuse its position."""
         own = self.write.record
         return (own.position, own.value) == (record.position, record.value)
 
@@ -112,8 +111,7 @@ def memories_to_forget(view: View, event: MemoryForget) -> list[Entry]:
 
 
 def _forget(view: View, work: Work, event: MemoryForget) -> Work:
-    """Forget memories up to the limit of a step. A memory over the limit first loses edges and versions, in several
-    steps."""
+    """Forget memories up to the limit of a step. A memory over it first loses edges and versions in further steps."""
     cursor, left, done = work.cursor, STEP_WEIGHT, True
     for read_count, entry in enumerate(_candidates(view, event, work.cursor)):
         if read_count == READ_MAX:
@@ -186,8 +184,7 @@ def _merge(view: View, work: Work) -> Work:
 
 
 def _episodes_to_merge(view: View, write: Write) -> tuple[str, str] | None:
-    """Return the ids of two episodes that a message merges: the one that ends, and the one that remains. None for other
-    events."""
+    """Return the ids of two episodes that an event merges, the absorbed and the remaining one; None for no merge."""
     if not isinstance(write.event, Message):
         return None
     at_ms, logged = event_time(write)

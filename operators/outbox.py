@@ -63,8 +63,7 @@ def owner_of(entry: bytes) -> bytes | None:
 
 
 def of_owners(partition: Partition, owners: Iterable[bytes]) -> Values:
-    """Return the deletion of these owners' outputs. All undelivered outputs are read; there are those since the last
-    few barriers at most."""
+    """Return the deletion of owners' outputs. All undelivered outputs are read: at most those since a few barriers."""
     wanted = {owner.hex().encode() for owner in owners}
     found = partition.scan_readable(keys.OUTBOX) if wanted else ()
     return {key: None for key, value in found if value[_OWNER] in wanted}

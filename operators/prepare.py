@@ -92,8 +92,7 @@ class _Part(NamedTuple):
 
 
 def _half_words(characters: str) -> Ints:
-    """Return an array by code point: 2 for a character within words, 1 for a character that is half a word, 0 for a
-    blank."""
+    """Return an array by code point: 2 for characters within words, 1 for those that are half a word, 0 for blanks."""
     found = np.full(ord(max(characters)) + 1, _HALF)
     found[[*map(ord, _SINGLES.findall(characters))]] = 1
     found[[*map(ord, _BLANKS.findall(characters))]] = 0
@@ -196,8 +195,7 @@ def _combined(model: str, embedded: Sequence[TextVectors]) -> Vectors:
 
 
 class _Text(NamedTuple):
-    """The searchable beginning of an event's text. `to_embed` has `author: passage` for each passage; empty if nothing
-    is to be embedded."""
+    """The searchable beginning of an event's text. `to_embed`: `author: passage` per passage, or nothing to embed."""
 
     whole: str
     passages: list[Passage]
@@ -254,8 +252,7 @@ def _vector_in(write: Write) -> list[float] | None:
 
 
 def check_dimension(embedder: Embedder, write: Write) -> Write | Refused:
-    """Refuse an event whose vector has another dimension than the configured model's. A vector that names another model
-    is no error: it has no effect."""
+    """Refuse an event whose vector has another dimension than the model's. A vector of another model has no effect."""
     vector = _vector_in(write)
     if vector is None or len(vector) == embedder.dimension:
         return write

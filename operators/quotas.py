@@ -98,8 +98,7 @@ class UserLimits(NamedTuple):
         self.check_text(totals, text)
 
     def check_text(self, totals: OwnerCounts, text: str, before: str | None = None) -> None:
-        """Raise OverQuota if the user may not have another text, unless it is shorter than `before`, which it
-        replaces."""
+        """Raise OverQuota if the user has no room for a text, unless it replaces a longer one, `before`."""
         if self.text_bytes is None or (before is not None and len(text.encode()) < len(before.encode())):
             return
         wanted = totals.text_bytes + len(text.encode())

@@ -29,8 +29,7 @@ def version(memory_id: str, seq: int, number: int) -> Redacted:
 
 
 def memory(index: OwnerIndex, slot: int) -> Redacted:
-    """Return a substitute for the memory of a slot, with the fields of the index. The index does not distinguish an
-    author's name from a role."""
+    """Return a substitute for the memory of a slot, from the index, where an author is a name or else a role."""
     fact, strings = {name: index.facts[name][slot] for name in COLUMNS}, index.names.strings
 
     def text(column: str) -> str | None:

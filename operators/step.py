@@ -35,7 +35,7 @@ from recallflow.owner import Owner
 from recallflow.records import Barrier, PartitionStart, Position, Signal
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
-from recallflow.state.hot_owner import HotOwners, Owners
+from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition
 
 
@@ -77,7 +77,9 @@ class StateStep:
         )
         forget = partial(_forget, directory, self._partition, self._queries, shared)
         self._writes = MemoryWrites(self._partition, owners, rules, expansions, forget)
-        self._is_at_work = partial(_is_at_work, self._writes, self._hot_owners)
+        writes, hot_owners = self._writes, self._hot_owners
+        # The items of an owner wait while the owner's event or index has steps left.
+        self._is_at_work = lambda owner: writes.is_at_work(owner) or hot_owners.is_at_work(owner)
         self._queue = Queue(self._is_at_work, rules.query_topic)
         self._received: dict[str, int] = {}
         # The completed offsets of each source at the last two barriers. The older barrier is certainly committed.
@@ -106,7 +108,7 @@ class StateStep:
         inputs = [*values]
         finished = [value.call for value in inputs if isinstance(value, CallCompletion)]
         # Finished calls belong to earlier queries, so they come first.
-        outputs = self.receive(finished) if finished else []
+        outputs = self._queries.receive(finished, self._is_at_work) if finished else []
         return outputs + self.apply(chain.from_iterable(value.items for value in inputs if isinstance(value, Batch)))
 
     def apply(self, items: Iterable[Item]) -> list[Output]:
@@ -127,9 +129,6 @@ class StateStep:
             outputs += self.advance()
         outputs += [Ack(source, tuple(found)) for source, found in offsets.items()]
         return outputs
-
-    def receive(self, calls: list[int]) -> list[Output]:
-        return self._queries.receive(calls, self._is_at_work)
 
     def advance(self, *, end: bool = False) -> list[Output]:
         """Do one step of each large event, process due items, and commit. At the `end`, all queries are answered."""
@@ -252,11 +251,6 @@ class StateStep:
             source, offset = item.record.position.source, item.record.position.offset
             completed[source] = min(completed.get(source, offset - 1), offset - 1)
         return completed
-
-
-def _is_at_work(writes: MemoryWrites, hot_owners: HotOwners, owner: Owner) -> bool:
-    """Return whether an owner's event or index has steps left, for which its items wait."""
-    return writes.is_at_work(owner) or hot_owners.is_at_work(owner)
 
 
 def _forget(

@@ -1,7 +1,7 @@
 """Extractive summaries: the most informative sentences of a group of memories, in order.
 
-Names, numbers, decisions and many words raise the score of a sentence; questions lower it. The language's table defines
-words of decisions. No model is involved, and equal memories give equal summaries."""
+Names, numbers, words of decisions and many words raise the score of a sentence; being a question lowers it. A table of
+the language lists the words of decisions. No model is called, and equal memories give equal summaries."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,9 +22,9 @@ from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow, language_in
 from recallflow.stepped import spend
 
-SUMMARY_COST = 20
-SENTENCES = 3
-CHARACTERS = 500
+SUMMARY_COST = 20  # work units per summary
+SENTENCES = 3  # per summary
+CHARACTERS = 500  # per summary
 MEMORIES = 8  # memories per group whose texts are read, those with the rarest words
 READ_CHARACTERS = 2_000  # per memory
 # Limits over all groups of a query: with many groups, fewer and shorter texts are read.
@@ -33,9 +33,9 @@ SENTENCE_CHARACTERS = 240
 
 # Weights of a sentence: per name, per number, for a decision, per word; and for a question.
 NAME, NUMBER, DECISION, WORD, QUESTION = 1.0, 1.0, 1.5, 0.3, -1.0
-NAMES, NUMBERS, WORDS = 3, 3, 8  # the largest counts per sentence
+NAMES, NUMBERS, WORDS = 3, 3, 8  # further names, numbers and words of a sentence do not count
 SHARE_MIN = 0.2  # the least weight relative to the best sentence
-REPEATED_SHARE = 0.6  # the share of common words of repeated sentences
+REPEATED_SHARE = 0.6  # a sentence with a larger share of words in common with a chosen one is left out
 _NUMBER = regex.compile(r"\p{Nd}+(?:[.,:/-]\p{Nd}+)*")
 _ASKS = ("?", "？", "؟")
 
@@ -86,15 +86,13 @@ class Summaries:
         chosen, left = list[tuple[_Sentence, str]](), CHARACTERS
         least = SHARE_MIN * max((one.score for one in found), default=0.0)
         for one in sorted(found, key=lambda one: (-one.score, one.memory, one.start)):
-            if one.score < least:
+            if one.score < least or len(chosen) == SENTENCES:
                 break
             author = rows[one.memory][0].author
             text = f"{author}: {one.text}" if author else one.text
             if len(text) < left and not any(_is_repeated(one, other) for other, _ in chosen):
                 chosen.append((one, text))
                 left -= len(text) + 1
-            if len(chosen) == SENTENCES:
-                break
         return " ".join(text for _, text in sorted(chosen, key=lambda pair: pair[0][:2]))
 
     def _sentences(self, number: int, row: MemoryRow, language: int) -> Iterator[_Sentence]:
@@ -131,8 +129,7 @@ SUMMARISED_LAYER = "long_term"
 
 
 def category_of(row: MemoryRow, configured: Mapping[str, str]) -> str | None:
-    """Return the category that a memory has, or that rules give it. `configured` are the tenant's categories by
-    case-folded name."""
+    """Return a memory's category, its own or by rules. `configured`: the tenant's categories by case-folded name."""
     if row.category is not None:
         return row.category
     names = [*row.topics, *row.tags, *([] if row.kind in PLAIN else [row.kind])]
@@ -175,6 +172,6 @@ def category_summaries(
 
 def _uncategorised(index: OwnerIndex, positions: Positions) -> Positions:
     """Return the newest positions whose memory may have topics or tags. Messages have neither."""
-    noted = positions[index.conversation.facts["role"][positions] < 0]
-    newest = np.argsort(-index.conversation.facts["seq"][noted], kind="stable")[:UNCATEGORISED]
-    return noted[np.sort(newest)]
+    without_role = positions[index.conversation.facts["role"][positions] < 0]
+    newest = np.argsort(-index.conversation.facts["seq"][without_role], kind="stable")[:UNCATEGORISED]
+    return without_role[np.sort(newest)]

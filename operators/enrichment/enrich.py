@@ -60,7 +60,7 @@ class Plan(NamedTuple):
         return [one for number in call.requests if (one := self._call(call.prompt.task, [number])) is not None]
 
     def _call(self, task: Task, numbers: Sequence[int]) -> results.ModelCall | None:
-        """Return the call of a task for the requests with these numbers; None if the task needs no language model."""
+        """Return the call of a task for the requests with these numbers; None if there is nothing to ask a model."""
         relationship_confidence, semantic_confidence = self.thresholds
         requests = [self.requests[number] for number in numbers]
         match task:

@@ -20,7 +20,7 @@ FACTS_MAX = 10  # per message
 FACT_CHARACTERS = 500
 ENTITIES_MAX = 8  # per fact
 BEFORE_MAX = 6  # earlier messages as context
-CITATIONS_MAX = 20  # facts of one answer that cite the same other message, because they use a name in it
+CITATIONS_MAX = 20  # facts of one answer that use names or numbers of the same other message
 KINDS = ("fact", "preference", "decision", "plan", "event", "relationship", "skill", "goal")
 ENTITY_TYPES = ("person", "place", "organisation", "product", "event", "other")
 _FACTS_DUTY = (
@@ -67,7 +67,7 @@ def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confide
 
 
 class _FactReader:
-    """The reader of one answer, with the facts of each message."""
+    """The reader of one answer. It collects the facts of each message."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class _FactReader:
         self._authors = [frame.author(one) for one in (*messages.values(), *before)]
 
     def read(self, answer: Mapping[str, Any]) -> list[AnswerClaims]:
-        """Return the valid facts of each message. Claims about unknown messages count for the first message."""
+        """Return the claims about each message. Claims about unknown messages are counted at the first message."""
         first = self._found["m1"]
         for claim in first.within_limit(answer["facts"]):
             found = self._found.get(claim["message"], first)
@@ -93,7 +93,7 @@ class _FactReader:
         return [*self._found.values()]
 
     def _fact(self, claim: Mapping[str, Any], found: AnswerClaims) -> Draft:
-        """Return the draft of a fact event. Raise an error for an invalid fact."""
+        """Return the draft of a fact event. Raise RejectedClaim for an invalid fact."""
         message = self._messages.get(claim["message"])
         if message is None:
             raise RejectedClaim("unknown_id")
@@ -128,9 +128,9 @@ class _FactReader:
         return Draft({name: value for name, value in fields.items() if value is not None}, message, others)
 
     def _others(self, content: str, message: ShownMemory, times: Sequence[int | None]) -> list[ShownMemory]:
-        """Return the other messages from which a fact takes names or numbers. Raise an error if it has others."""
+        """Return other messages with names or numbers of a fact. Raise RejectedClaim if one is in no message."""
         context = [one for one in (*self._messages.values(), *self._before) if one is not message]
-        year = format_time(message.created_at)[:4]  # the day counts only if the fact has it as a date too
+        year = format_time(message.created_at)[:4]  # a day in the fact must be in its dates or in a text
         own = [message.content, *self._authors, frame.date_words(times), year]
         used = frame.sources_of(content, own, [one.content for one in context])
         if used is None:
@@ -177,9 +177,9 @@ def categorise(
 def _read_categories(
     answer: Mapping[str, Any], memories: Mapping[str, ShownMemory], categories: Mapping[str, str], confidence_min: float
 ) -> list[AnswerClaims]:
-    all_found = {number: AnswerClaims() for number in memories}
-    for claim in all_found["m1"].within_limit(answer["assigned"]):
-        found = all_found.get(claim["memory"], all_found["m1"])
+    by_memory = {number: AnswerClaims() for number in memories}
+    for claim in by_memory["m1"].within_limit(answer["assigned"]):
+        found = by_memory.get(claim["memory"], by_memory["m1"])
         with found.claim():
             memory = memories.get(claim["memory"])
             if memory is None or claim["category"] not in categories:
@@ -190,7 +190,7 @@ def _read_categories(
             fields = {"type": "memory.update", "timestamp": wire_time(memory.created_at)}
             fields |= {"memory_id": memory.memory_id, "category": claim["category"]}
             found.drafts.append(Draft(fields, memory))
-    return [*all_found.values()]
+    return [*by_memory.values()]
 
 
 SUMMARY_CHARACTERS, ASKED_CHARACTERS = 1_200, 800

@@ -23,7 +23,7 @@ from recallflow.operators.graph.names import read_names
 
 Schema = Mapping[str, Any]
 # Limits of an answer. Only used tokens are charged, and reasoning models count their reasoning.
-TOKENS, TOKENS_AN_ITEM = 1_000, 250
+TOKENS, TOKENS_PER_ITEM = 1_000, 250
 DATA, DATA_END = "<data>", "</data>"
 _ESCAPES = {ord(one): f"\\u{ord(one):04x}" for one in "<\x85\u2028\u2029"}
 _JUDGE = (
@@ -39,12 +39,12 @@ TRUTH: Schema = {"type": "boolean"}
 
 
 def prompt(task: Task, version: str, duty: str, data: Mapping[str, Any], answer: Schema, items: int = 1) -> Prompt:
-    """Return a prompt. `duty` is the instruction, and `items` the expected length of the answer's list."""
-    max_tokens = TOKENS + TOKENS_AN_ITEM * items
-    return Prompt(task, version, f"{duty}\n\n{_JUDGE}", f"{DATA}\n{shown(data)}\n{DATA_END}", answer, max_tokens)
+    """Return a prompt. `duty` is the instruction, `answer` the schema, and `items` the expected length of its list."""
+    max_tokens = TOKENS + TOKENS_PER_ITEM * items
+    return Prompt(task, version, f"{duty}\n\n{_JUDGE}", f"{DATA}\n{escaped(data)}\n{DATA_END}", answer, max_tokens)
 
 
-def shown(data: Mapping[str, Any]) -> str:
+def escaped(data: Mapping[str, Any]) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_ESCAPES)
 
 
@@ -68,9 +68,8 @@ def one_of(names: Sequence[str]) -> Schema:
 
 TEXT_CHARACTERS = 8_000  # the maximum length of an analysed text
 CONTEXT_CHARACTERS = 1_500  # the maximum length of each other text
-QUOTE_CHARACTERS_MIN = 3  # letters and digits of a quote; shorter ones occur in any text
-
-TEXTS_KEPT = 256  # cached normal forms; all claims of an answer are compared with the same texts
+QUOTE_CHARACTERS_MIN = 3  # letters and digits of a quote; shorter quotes occur in any text
+TEXTS_CACHED = 256  # normal forms in a cache, because all claims of an answer are compared with the same texts
 
 _NUMBER = regex.compile(r"\p{Nd}+")
 _WORD = regex.compile(r"[\p{L}\p{M}\p{Nd}]+")
@@ -106,30 +105,30 @@ def contains_quote(text: str, quote: str) -> bool:
     """Return whether a text contains a quote. Blanks, case, accents and punctuation may differ."""
     if len(quote) > 2 * len(text) + QUOTE_CHARACTERS_MIN:
         return False
-    words, flat = _flat(quote), _flat(text)
-    long_enough = sum(character.isalnum() for character in words) >= QUOTE_CHARACTERS_MIN
-    return (long_enough or words == flat) and bool(words) and words in flat
+    words, whole_text = _plain_words(quote), _plain_words(text)
+    is_long_enough = sum(character.isalnum() for character in words) >= QUOTE_CHARACTERS_MIN
+    return (is_long_enough or words == whole_text) and bool(words) and words in whole_text
 
 
 def names_it(text: str, name: str) -> bool:
     """Return whether a text contains a name as whole words, or as parts in scripts without blanks."""
-    found, flat = _flat(name), _flat(text)
-    if _CASELESS.search(found):
-        return found in flat
-    return bool(found) and f" {found} " in f" {flat} "
+    words, whole_text = _plain_words(name), _plain_words(text)
+    if _CASELESS.search(words):
+        return words in whole_text
+    return bool(words) and f" {words} " in f" {whole_text} "
 
 
 def sources_of(text: str, own: Sequence[str], others: Sequence[str]) -> list[int] | None:
     """Return the indices of the other texts from which a text takes names or numbers that its own texts lack. Return
     None if a name or number is in none of the texts."""
     used: list[int] = []
-    words, known = [_words(one) for one in others], frozenset[str]().union(*map(_words, own))
-    for wanted in _names_and_numbers(text):
-        if not _has(known, wanted):
-            found = next((number for number, one in enumerate(words) if _has(one, wanted)), None)
-            if found is None:
+    of_others, own_words = [_words(one) for one in others], frozenset[str]().union(*map(_words, own))
+    for word in _names_and_numbers(text):
+        if not _contains(own_words, word):
+            source = next((number for number, words in enumerate(of_others) if _contains(words, word)), None)
+            if source is None:
                 return None
-            used.append(found)
+            used.append(source)
     return sorted({*used})
 
 
@@ -142,32 +141,31 @@ def date_words(times_ms: Iterable[int | None]) -> str:
 
 
 def _names_and_numbers(text: str) -> list[str]:
-    """Return the words of a text that need a source."""
-    named = " ".join(read_names(text).entities)
-    return [*_WORD.findall(plain(named)), *_NUMBER.findall(plain(text))]
+    """Return the words in names, and the numbers, of a text: those that need a source."""
+    names = " ".join(read_names(text).entities)
+    return [*_WORD.findall(plain(names)), *_NUMBER.findall(plain(text))]
 
 
-@lru_cache(TEXTS_KEPT)
+@lru_cache(TEXTS_CACHED)
 def _words(text: str) -> frozenset[str]:
     flat = plain(text)
     return frozenset([*_WORD.findall(flat), *_NUMBER.findall(flat)])
 
 
-def _has(words: frozenset[str], wanted: str) -> bool:
-    """Return whether a word, or an inflected form, is among others."""
-    if wanted in words or wanted.isdecimal():
-        return wanted in words
-    return any(_same_stem(wanted, one) for one in words)
+def _contains(words: frozenset[str], word: str) -> bool:
+    """Return whether words contain a word or an inflected form of it; of a number, only the number itself."""
+    return word in words or (not word.isdecimal() and any(_have_same_stem(word, one) for one in words))
 
 
-def _same_stem(one: str, other: str) -> bool:
+def _have_same_stem(one: str, other: str) -> bool:
     shorter = min(len(one), len(other))
     stem = max(shorter - 1, _ENDING)
     return shorter >= _ENDING and abs(len(one) - len(other)) <= _ENDING and one[:stem] == other[:stem]
 
 
-@lru_cache(TEXTS_KEPT)
-def _flat(text: str) -> str:
+@lru_cache(TEXTS_CACHED)
+def _plain_words(text: str) -> str:
+    """Return the words of a text without case, accents and punctuation, separated by blanks."""
     return " ".join(_WORD.findall(plain(text)))
 
 

@@ -43,13 +43,11 @@ def classify(number: int, request: EnrichmentRequest, confidence: float) -> Mode
     return ModelCall([number], asked, lambda answer: [_read_classify(answer, new, shown, confidence)])
 
 
-def _shown(new: ShownMemory, others: Sequence[ShownMemory], most: int) -> dict[str, ShownMemory]:
-    """Return the memories of a prompt by number, the new one first, without others that have the same source text."""
+def _shown(new: ShownMemory, others: Sequence[ShownMemory], at_most: int) -> dict[str, ShownMemory]:
+    """Return the memories of a prompt by number: the new one, and others that do not stem from the same text."""
     source = new.derived_from or new.memory_id
     others = [one for one in others if (one.derived_from or one.memory_id) != source and one.memory_id != new.memory_id]
-    return {"m1": new} | {
-        f"m{number}": frame.cut(one, frame.CONTEXT_CHARACTERS) for number, one in enumerate(others[:most], 2)
-    }
+    return frame.numbered([new, *others[:at_most]], frame.CONTEXT_CHARACTERS) | {"m1": new}
 
 
 def _read_classify(
@@ -58,14 +56,14 @@ def _read_classify(
     found, seen, replaced = results.AnswerClaims(), set[str](), list[tuple[float, ShownMemory]]()
     for claim in found.within_limit(answer["verdicts"]):
         with found.claim():
-            other, confidence = _checked(claim, new, shown, seen, confidence_min)
+            other, confidence = _read_verdict(claim, new, shown, seen, confidence_min)
             if claim["verdict"] == "contradicts":
                 found.drafts.append(_edge(codec.CONTRADICTS, new, other, new, confidence))
             elif claim["verdict"] == "refines":
                 replaced.append((confidence, other))
     replaced.sort(key=lambda one: -one[0])
     for confidence, other in replaced[:REPLACED_MAX]:
-        # At equal times, the memory applied later is newer.
+        # At equal times, the new memory counts as newer.
         newer, older = (new, other) if new.created_at >= other.created_at else (other, new)
         found.drafts.append(_edge(codec.SUPERSEDES, newer, older, new, confidence))
     if len(replaced) > REPLACED_MAX:
@@ -73,10 +71,10 @@ def _read_classify(
     return found
 
 
-def _checked(
+def _read_verdict(
     claim: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], seen: set[str], confidence_min: float
 ) -> tuple[ShownMemory, float]:
-    """Return the memory of a verdict, and its confidence. Raise an error for an invalid verdict."""
+    """Return the memory and confidence of a verdict, and add the memory's number to `seen`. Raise RejectedClaim."""
     other = shown.get(claim["memory"])
     if other is None:
         raise RejectedClaim("unknown_id")
@@ -176,7 +174,7 @@ def _read_extract(
 
 
 def _end(end: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory]) -> _End:
-    """Parse an end of a relation. Raise an error for an invalid end."""
+    """Parse an end of a relation. Raise RejectedClaim for an invalid end."""
     match end["kind"]:
         case "memory":
             memory = shown.get(end["name"])
@@ -197,7 +195,7 @@ def _end(end: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemo
 
 
 def _relation(claim: Mapping[str, Any], source: _End, target: _End, new: ShownMemory, confidence_min: float) -> Draft:
-    """Return the draft of a relation event. Raise an error for an invalid relation."""
+    """Return the draft of a relation event. Raise RejectedClaim for an invalid relation."""
     if source.kind == codec.CONDITION_KIND or (target.kind == codec.CONDITION_KIND) != (
         claim["type"] == CONDITIONAL_ON
     ):
@@ -265,7 +263,7 @@ def resolve(number: int, request: EnrichmentRequest, confidence: float) -> Model
 
 
 def _names_in(memory: ShownMemory) -> Sequence[str]:
-    """Return the names in a text, and its author's."""
+    """Return the names in a memory's text, and the name of its author."""
     text, named = memory.content, read_names(memory.content)
     # Without mixed case, every uncommon word would count as doubtful.
     doubtful = () if text.islower() or text.isupper() else named.doubtful
@@ -293,7 +291,7 @@ def _read_resolve(
                 claim["evidence"], name, entity
             ):
                 raise RejectedClaim("no_evidence")
-            if name in joined:  # it would merge two known entities
+            if name in joined:  # a second entity for the name would merge two known entities
                 raise RejectedClaim("duplicate")
             joined.add(name)
             # The source of the edge, the known entity, keeps its name.
@@ -303,6 +301,6 @@ def _read_resolve(
 
 
 def _names(evidence: str, name: str, entity: ShownEntity) -> bool:
-    """Return whether a quote has a name, or a part of the entity's name, because authors rarely name themselves."""
+    """Return whether a quote contains the name or, as authors rarely name themselves, a part of the entity's name."""
     parts = [one for one in entity.name.split() if len(one) >= _NAME_PART_CHARACTERS]
     return any(frame.names_it(evidence, one) for one in (name, *parts))

@@ -1,9 +1,8 @@
 """Enrichment requests of an event: a pure function of state, event and settings.
 
-A new memory, or one with a new text, makes one request for all its tasks. A derived memory is only compared with
+A new memory, or a memory with a new text, causes one request for all its tasks. A derived memory is only compared with
 similar ones, to find contradictions; nothing is derived from it again. Facts are extracted from messages of users and
-of the assistant, because it may promise or recommend something. They are not extracted from texts of systems and tools.
-"""
+of the assistant, which may promise or recommend something, but not from texts of systems and tools."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,7 +28,7 @@ from recallflow.state.rows import Entry, EpisodeRow, MemoryRow, Vectors
 
 TEXT_CHARACTERS = 8_000  # the maximum length of the enriched memory's text
 CONTEXT_CHARACTERS = 2_000  # the maximum length of each other memory's text
-LATEST_EPISODES = 2  # episodes of a session that are searched for its newest memories
+LATEST_EPISODES = 2  # the newest episodes of a session, which are searched for the session's newest memories
 
 
 def shown(row: MemoryRow, characters: int = CONTEXT_CHARACTERS, similarity: float | None = None) -> ShownMemory:
@@ -48,18 +47,18 @@ def shown(row: MemoryRow, characters: int = CONTEXT_CHARACTERS, similarity: floa
     )
 
 
-def recent(view: View, row: MemoryRow, most: int) -> list[ShownMemory]:
-    """Return the owner's newest memories of the same project, with the same session first. Restricting the context to
-    one project keeps derived memories in that project."""
-    if not most:
+def recent(view: View, row: MemoryRow, at_most: int) -> list[ShownMemory]:
+    """Return the owner's newest memories of the same project, those of the same session first. Memories of other
+    projects are excluded, because texts derived from the context belong to the memory's project."""
+    if not at_most:
         return []
     seqs = dict[int, None]()
     if row.session_id is not None or row.role is not None:  # facts without a session have no episode
         for episode in view.episodes(row.session_id)[: -LATEST_EPISODES - 1 : -1]:
-            seqs |= dict.fromkeys(view.graph.members(node_key(EPISODE_KIND, episode.id), most + 1))
-    seqs |= dict.fromkeys(range(view.newest, max(-1, view.newest - most - 1), -1))
+            seqs |= dict.fromkeys(view.graph.members(node_key(EPISODE_KIND, episode.id), at_most + 1))
+    seqs |= dict.fromkeys(range(view.newest, max(-1, view.newest - at_most - 1), -1))
     seqs.pop(row.seq, None)
-    entries = [one for one in view.entries_of([*seqs][: 2 * most]) if one.project_id == row.project_id][:most]
+    entries = [one for one in view.entries_of([*seqs][: 2 * at_most]) if one.project_id == row.project_id][:at_most]
     return [shown(one) for one in view.rows_of(entries) if not is_blank(one.content)]
 
 
@@ -67,21 +66,21 @@ def is_blank(content: str) -> bool:
     return not content or content.isspace()
 
 
-_CONTEXT = ("recent", "entities", "similar")  # in the order of removal
-_CHARACTERS_MIN = 100
+_CONTEXT = ("recent", "entities", "similar")  # fields with context, in the order of removal
+_CHARACTERS_MIN = 100  # of a text that was cut
 
 
-def fitted_request(requested: TaskRequest, most_bytes: int) -> TaskRequest:
-    """Return the request within `most_bytes`, if possible. First the context is cut, then the text of the memory."""
-    if len(requested.body) <= most_bytes:
-        return requested
-    request = EnrichmentRequest.model_validate_json(requested.body)
-    while len(body := request.model_dump_json(exclude_none=True).encode()) > most_bytes:
+def fitted_request(output: TaskRequest, max_bytes: int) -> TaskRequest:
+    """Return the output with a body of at most `max_bytes`, if possible. First the context is cut, then the texts."""
+    if len(output.body) <= max_bytes:
+        return output
+    request = EnrichmentRequest.model_validate_json(output.body)
+    while len(body := request.model_dump_json(exclude_none=True).encode()) > max_bytes:
         smaller = _with_half_of_context(request) or _with_half_of_texts(request)
         if smaller is None:
             break
         request = smaller
-    return replace(requested, body=body)
+    return replace(output, body=body)
 
 
 def _with_half_of_context(request: EnrichmentRequest) -> EnrichmentRequest | None:
@@ -111,19 +110,19 @@ _SENTENCE_CHARACTERS = 300
 
 
 def entities(view: View, row: MemoryRow) -> tuple[list[ShownEntity], bool]:
-    """Return the known entities that a memory's text may mean, and whether a new name may mean one of them.
+    """Return the existing entities that a memory's text may mean, and whether a new name may mean one of them.
 
     First come the entities that the text names. Then come entities whose name contains a new name of the text, or is
-    part of it. A name is resolved when it first appears: `Ana` if `Ana García` is known, or the other way round. Later
-    texts use the result in the graph."""
-    named = _entities_of(view, row.seq)[:_NAMED_MAX]
-    mentions = {key: next((seq for seq in view.graph.members(key, 2) if seq != row.seq), None) for key in named}
+    part of a new name. A name is resolved only when it first appears, such as `Ana` if `Ana García` exists, because the
+    result is in the graph for later texts."""
+    keys = _entities_of(view, row.seq)[:_NAMED_MAX]
+    mentions = {key: next((seq for seq in view.graph.members(key, 2) if seq != row.seq), None) for key in keys}
     new = [key for key, seq in mentions.items() if seq is None]
     others = dict.fromkeys(other for key in new for other in view.graph.similar_names(key))
     mentions |= {key: next(iter(view.graph.members(key, 1)), None) for key in [*others][:ENTITIES_MAX]}
-    known = [(key, seq) for key, seq in mentions.items() if seq is not None]
-    found = [_request_entity(view, key, seq) for key, seq in known[:ENTITIES_MAX]]
-    return [one for one in found if one is not None], bool(others)
+    existing = [(key, seq) for key, seq in mentions.items() if seq is not None]
+    shown_entities = [_shown_entity(view, key, seq) for key, seq in existing[:ENTITIES_MAX]]
+    return [one for one in shown_entities if one is not None], bool(others)
 
 
 def _entities_of(view: View, seq: int) -> list[str]:
@@ -132,7 +131,7 @@ def _entities_of(view: View, seq: int) -> list[str]:
     return [key for key in ({} if links is None else links.links) if is_entity(NodeKey(key))]
 
 
-def _request_entity(view: View, key: str, mentioned_in: int) -> ShownEntity | None:
+def _shown_entity(view: View, key: str, mentioned_in: int) -> ShownEntity | None:
     """Return an entity with a sentence of a memory (`seq`) that names it; None if it is archived or invalid."""
     node = view.graph.node(NodeKey(key))
     if node is None or node.archived:
@@ -157,11 +156,11 @@ EPISODE_MESSAGES = 50  # the newest messages of an episode
 EPISODE_CHARACTERS = 20_000
 EPISODE_MESSAGES_MIN = 2  # a single message needs no summary
 CATEGORY_MEMORIES = 40  # the newest memories of a category
-SUMMARY_SIZES = (5, 10, 20, 40)  # sizes of a category at which it is summarised
+SUMMARY_SIZES = (5, 10, 20, 40)  # numbers of memories at which a category is summarised
 
 
 def ended_episode(view: View, event: events.Event) -> EpisodeRow | None:
-    """Return the episode that an event ended, either explicitly or by starting the next one of its session."""
+    """Return the episode that an event ended, either explicitly or by opening the session's next episode."""
     for session_id, (changed, *_) in view.changed_episodes.items():
         if isinstance(event, events.EpisodeEnd):
             return changed
@@ -173,8 +172,8 @@ def ended_episode(view: View, event: events.Event) -> EpisodeRow | None:
 
 
 def category_due(view: View, memory: RememberedMemory) -> str | None:
-    """Return the category that a memory joined, if its summary is due: at each of `SUMMARY_SIZES`. Larger categories
-    are not counted; then the hash of the memory's id makes a summary due for one memory in 40."""
+    """Return the category that a memory joined, if the category's summary is due: at each of `SUMMARY_SIZES`. Larger
+    categories are not counted: there, one memory in 40 makes the summary due, by the hash of its id."""
     row = memory.row
     if row.category is None or (row.version and view.row(row.id, row.version - 1).category == row.category):
         return None
@@ -186,7 +185,7 @@ def category_due(view: View, memory: RememberedMemory) -> str | None:
 
 
 def _within_budget(rows: list[MemoryRow], characters: int) -> Iterator[ShownMemory]:
-    """Yield memories up to a number of characters, and cut the last one."""
+    """Yield memories up to a number of characters in all, and cut the last memory."""
     for row in rows:
         one = shown(row, min(CONTEXT_CHARACTERS, characters))
         characters -= len(one.content)
@@ -202,9 +201,7 @@ _ENTITIES, _NEWEST_MEMBERS = 8, 8  # compared entities, and the newest memories 
 _MEMBERS_MAX = 64  # the newest memories of an entity that are recognised as about it
 _FACTS = 16  # the newest facts of a kind
 _SPEAKER_STEMS = frozenset(stems("user assistant"))  # the names of speakers in facts
-# The minimum number of shared words of two messages of one author. It is one less for the same entity, and one less for
-# facts.
-_SHARED_WORDS_MIN = 2
+_SHARED_WORDS_MIN = 2  # of two messages of one author; one less for the same entity, and one less for facts
 _SPELLING_COSINE_MIN = 0.3  # texts that share a word have spelling vectors with a larger cosine
 
 _Pair = tuple[Entry, float | None]  # a memory and its similarity
@@ -213,11 +210,11 @@ _Pair = tuple[Entry, float | None]  # a memory and its similarity
 def similar(view: View, memory: RememberedMemory, wanted: EnrichmentTasks) -> list[ShownMemory]:
     """Return the memories that a new memory may agree with, refine or contradict; none while its vector is missing.
 
-    With semantic vectors, these are memories whose cosine is in the ambiguous range, the closest first. Without them,
-    because vectors of spellings are less reliable, these are memories that share a subject and further words. A subject
-    is an entity, the user that facts are about, or the author. The author is the subject of all their messages, so two
-    shared words are needed; one is enough for other subjects. Facts are short and need one word less. Memories are
-    ordered by the number of shared words, then newest first.
+    With semantic vectors, these are memories whose cosine is in the ambiguous range, the closest first. Vectors of
+    spellings are less reliable, so without semantic vectors these are memories that share a subject and further words.
+    A subject is an entity, the user that facts are about, or the author. The author is the subject of all their
+    messages, so two shared words are needed; one is enough for other subjects. Facts are short and need one word less.
+    Memories are ordered by the number of shared words, then newest first.
 
     The number of compared memories is limited: the closest by sketch among the newest, the newest of each named entity,
     and for a fact the newest of its kind."""
@@ -287,14 +284,12 @@ def requests(
 ) -> list[tuple[int, EnrichmentRequest]]:
     """Return the requests of an applied event, each with its number among the event's outputs."""
     memory = next((one for one in view.touched if isinstance(one, RememberedMemory)), None)
-    made: list[tuple[int, EnrichmentRequest | None]] = []
-    if memory is not None:
-        made.append((MEMORY, _of_memory(view, write, memory, wanted, decisions)))
-    if wanted.summaries:
-        made.append((EPISODE, _of_episode(view, write)))
-        if memory is not None:
-            made.append((CATEGORY, _of_category(view, write, memory)))
-    return [(number, request) for number, request in made if request is not None]
+    by_number = {
+        MEMORY: None if memory is None else _of_memory(view, write, memory, wanted, decisions),
+        EPISODE: _of_episode(view, write) if wanted.summaries else None,
+        CATEGORY: _of_category(view, write, memory) if wanted.summaries and memory is not None else None,
+    }
+    return [(number, request) for number, request in by_number.items() if request is not None]
 
 
 def _of_memory(
@@ -306,18 +301,17 @@ def _of_memory(
         return None
     is_original = not is_embedded and row.derived_from is None  # only original texts are analysed
     alike = similar(view, memory, wanted) if wanted.relationships else []
-    known, in_doubt = entities(view, row) if is_original and (wanted.relationships or wanted.facts) else ([], False)
-    is_spoken = row.role in _SPEAKER_ROLES or (
-        row.role is not None and row.name is not None
-    )  # by a person or the assistant
-    asks: dict[Task, bool] = {
+    existing, in_doubt = entities(view, row) if is_original and (wanted.relationships or wanted.facts) else ([], False)
+    # By a person or the assistant, and not by a system or a tool.
+    is_spoken = row.role in _SPEAKER_ROLES or (row.role is not None and row.name is not None)
+    is_due: dict[Task, bool] = {
         "embed": wanted.embed and memory.vectors is None,
         "classify": bool(alike),
         "extract": is_original and wanted.relationships and len(row.content) >= wanted.min_chars,
         "facts": is_original and wanted.facts and is_spoken,
         "resolve": wanted.relationships and in_doubt,
     }
-    tasks = [task for task, is_asked in asks.items() if is_asked]
+    tasks = [task for task, due in is_due.items() if due]
     if is_original and wanted.categories and row.category is None:
         tasks += ["categorise"] if categories(decisions, event.tenant_id, write.record.append_ms) else []
     if not tasks:
@@ -329,8 +323,8 @@ def _of_memory(
         memories=[shown(row, TEXT_CHARACTERS)],
         similar=alike,
         recent=recent(view, row, wanted.recent) if needs_context else [],
-        entities=known if needs_context else [],
-        text=embedding_input(row.author, row.content) if asks["embed"] else None,
+        entities=existing if needs_context else [],
+        text=embedding_input(row.author, row.content) if is_due["embed"] else None,
     )
 
 
@@ -369,7 +363,7 @@ def _has_new_text(view: View, event: events.Event, row: MemoryRow) -> bool:
 
 
 def _scope(write: Write) -> dict[str, Any]:
-    """Return the owner, source and time of a request. The tenant's decisions of that time apply."""
+    """Return the owner, source and time of a request. The tenant's settings as of that time apply."""
     event = write.event
     return {
         "type": "enrichment.request",

@@ -78,8 +78,7 @@ class AnswerClaims:
 
 
 class ModelCall(NamedTuple):
-    """One call of a language model for the requests with these numbers. `read` parses the answer, and returns the
-    claims for each request."""
+    """One call of a language model, for the requests with these numbers. `read` returns the claims for each request."""
 
     requests: Sequence[int]
     prompt: Prompt

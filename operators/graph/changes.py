@@ -58,8 +58,7 @@ class GraphChanges(GraphHistory):
         return [*map(NodeKey, entity_names.names_of(key.text, self._joined))] if codec.is_entity(key) else [key]
 
     def join_names(self, row: EdgeRow, joins: bool) -> None:
-        """Join the ends of a `same_as` edge as synonyms, or separate them if not `joins`. Ends whose synonyms would be
-        too many stay separate."""
+        """Join the ends of a `same_as` edge as synonyms, if these are not too many; separate them if not `joins`."""
         if row.type != codec.SAME_AS or not (codec.is_entity(row.source) and codec.is_entity(row.target)):
             return
         if not joins:
@@ -239,8 +238,7 @@ class GraphChanges(GraphHistory):
         return False
 
     def similar_names(self, key: str) -> list[str]:
-        """Return keys of earlier entities whose name contains this entity's name or is a part of it, except
-        synonyms."""
+        """Return keys of earlier entities, except synonyms, whose name contains this name or is a part of it."""
         synonyms = {name.text for name in self._hot.graph.unions().names(NodeKey(key))}
         return [other for other in self.hot_graph.names().similar(key) if other not in synonyms]
 

@@ -2,8 +2,7 @@
 
 A failed graph write of a memory event does not affect the memory. The graph changes are dropped as a whole, and the
 memory is marked as unsynced. Later events of the owner retry the write from stored data, oldest memory first. After
-several failures, only events of the memory itself retry. Archived nodes and edges stay stored, but traversal skips
-them."""
+several failures, only events of the memory itself retry. Archived nodes and edges are stored, but not traversed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,8 +1,8 @@
 """Names, mentions, tags and URNs in a text, found by rule in any language.
 
-A name is a run of capitalised words. Titles and words of calendar and grammar are not names, and split a run. A single
-word counts only within a sentence, because the first word of a sentence and all words of a heading are capitalised.
-Ambiguous words are `doubtful`: they are names if the owner's graph already knows them (`with_known`)."""
+A name is a run of capitalised words. Titles, calendar words and function words are not names, and split a run. A single
+word is a name only within a sentence, because the first word of a sentence and all words of a heading are capitalised.
+Ambiguous words are `doubtful`: they are names if the owner's graph already contains them (`with_known`)."""
 
 import re
 import unicodedata
@@ -20,7 +20,7 @@ from recallflow.language.tables import ENGLISH, LATIN, RUSSIAN, Table
 from recallflow.state.entity_names import names_in
 from recallflow.state.graph_codec import ENTITY_KIND, node_key
 
-_KEPT_BYTES = 1024 * 1024  # few distinct runs occur often
+_CACHE_BYTES = 1024 * 1024  # few distinct runs occur often
 _NOUN_CHARACTERS = 6  # the shortest word whose ending identifies a noun
 _CYRILLIC = re.compile("[\u0400-\u04ff]")
 _PLAIN_WORD = re.compile(r"\w+")
@@ -51,13 +51,13 @@ class NameWords:
 
 
 def name_words(text: str, reading: TextAnalysis) -> NameWords:
-    """Return the word tables for the language of a text; if that is uncertain, the one with the most matches."""
+    """Return the word tables for the language of a text; if the language is uncertain, those with the most matches."""
     if not text.isascii() and _CYRILLIC.search(text):
         return _tables_of(-1)
     if reading.is_certain:
         return _tables_of(reading.language)
     words = {*_PLAIN_WORD.findall(text.lower())}
-    return max(map(_tables_of, range(len(LATIN))), key=lambda known: len(known.no_names & words))
+    return max(map(_tables_of, range(len(LATIN))), key=lambda tables: len(tables.no_names & words))
 
 
 @cache
@@ -68,7 +68,7 @@ def _tables_of(language: int) -> NameWords:
     calendar = (table.time_words & table.accented_words) | table.months.keys() | table.short_months.keys()
     ordinary = (table.common_words & table.accented_words) | table.ordinary_words | table.nouns
     parts = BoundedCache[tuple[str, bool], tuple[NamePart, ...]](
-        lambda run: tuple(_Parts(words, *run).found), _KEPT_BYTES
+        lambda run: tuple(_Parts(words, *run).found), _CACHE_BYTES
     )
     words = NameWords(
         no_names=grammar | table.titles | calendar | ordinary,
@@ -124,56 +124,58 @@ def _words(run: str) -> Iterator[_Word]:
 class _Parts:
     """The splitting of a run, word by word. `begins`: the next word starts a sentence."""
 
-    def __init__(self, known: NameWords, run: str, begins: bool) -> None:
-        self._known, self._begins = known, begins
-        self._held: list[str] = []
-        self._within: list[str] = []  # lower-case words, kept if the name continues
+    def __init__(self, tables: NameWords, run: str, begins: bool) -> None:
+        self._tables, self._begins = tables, begins
+        self._part: list[str] = []  # the words of the current part
+        self._within: list[str] = []  # lower-case words, which belong to the part if it continues
         self.found: list[NamePart] = []
         words = [*_words(run)]
-        self._heading = any(word.lowered in known.grammar and not word.text.islower() for word in words[1:])
+        self._heading = any(word.lowered in tables.grammar and not word.text.islower() for word in words[1:])
         for at, word in enumerate(words):
             self._take(word, leads=at == 0 and not begins, last=at == len(words) - 1)
         self._cut()
 
     def _take(self, word: _Word, leads: bool, last: bool) -> None:
         """Process a word. `leads`: it is the first of a run within a sentence."""
-        known, lowered = self._known, word.lowered
-        is_title = lowered in known.table.titles and (word.dotted or len(word.text) > 1)
+        tables, lowered = self._tables, word.lowered
+        is_title = lowered in tables.table.titles and (word.dotted or len(word.text) > 1)
         if word.text.islower():
-            self._within += [word.text] if self._held else []
+            self._within += [word.text] if self._part else []
         elif len(word.text) == 1 and not is_title:
             if not word.dotted:  # an initial continues the name, as in George W. Bush
                 self._cut()
             return
         elif self._within:  # Rio de Janeiro
-            self._hold(word)
-        elif is_title or (word.is_inflected and len(word.text) < 3) or lowered in known.calendar:
+            self._append(word)
+        elif is_title or (word.is_inflected and len(word.text) < 3) or lowered in tables.calendar:
             self._cut()
-        elif lowered in known.grammar:
+        elif lowered in tables.grammar:
             # The article belongs to the name in Los Angeles and La Paz, but not in English.
-            if leads and not (known.table is ENGLISH or last or word.is_inflected or self._heading):
-                self._hold(word)
+            if leads and not (tables.table is ENGLISH or last or word.is_inflected or self._heading):
+                self._append(word)
             else:
-                self._cut(joined=lowered in known.table.conjunctions)
-        elif lowered in known.ordinary and (self._heading or not (self._held or leads) or lowered in known.table.nouns):
+                self._cut(joined=lowered in tables.table.conjunctions)
+        elif lowered in tables.ordinary and (
+            self._heading or not (self._part or leads) or lowered in tables.table.nouns
+        ):
             self._cut()
         else:
-            self._hold(word)
+            self._append(word)
         if word.dotted and not is_title:
             self._cut()
             self._begins = True
 
-    def _hold(self, word: _Word) -> None:
-        self._held += [*self._within, word.text]
+    def _append(self, word: _Word) -> None:
+        self._part += [*self._within, word.text]
         self._within = []
         if word.is_inflected:
             self._cut()
 
     def _cut(self, joined: bool = False) -> None:
-        """End the current part. `joined`: a conjunction follows, so it is an element of a list."""
-        if self._held:
-            self.found.append(NamePart(" ".join(self._held), len(self._held), self._begins and not joined))
-        self._held, self._within = [], []
+        """End the current part. `joined`: a conjunction follows, so the part is an element of a list."""
+        if self._part:
+            self.found.append(NamePart(" ".join(self._part), len(self._part), self._begins and not joined))
+        self._part, self._within = [], []
         self._begins = False
 
 
@@ -184,7 +186,7 @@ NAME_CHARACTERS = 80
 
 
 class TextNames(NamedTuple):
-    """The names in a text, in its spelling. `doubtful` ones count if the graph knows them."""
+    """The names in a text, in its spelling. `doubtful` ones are names only if the graph contains them."""
 
     entities: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
@@ -195,11 +197,9 @@ class TextNames(NamedTuple):
 def read_names(text: str, reading: TextAnalysis | None = None) -> TextNames:
     """Return the names in a text. `reading` identifies its language, and is computed if missing."""
     text = text[:READ_CHARACTERS]
-    names: Sequence[str] = ()
-    doubtful: Sequence[str] = ()
+    names, doubtful = list[str](), list[str]()
     if text.isascii() or _CASED.search(text):
-        words = name_words(text, analyse(text) if reading is None else reading)
-        names, doubtful = _Names(text, words).read()
+        names, doubtful = _Names(text, name_words(text, analyse(text) if reading is None else reading)).read()
     mentions = _MENTION.findall(text) if "@" in text else []
     entities = _distinct([*mentions, *names])
     tags = _distinct(_TAG.findall(text)) if "#" in text else ()

@@ -180,7 +180,7 @@ class Path(NamedTuple):
 class ReachedMemory(NamedTuple):
     seq: int
     score: float  # including `fit`
-    fit: float
+    fit: float  # 0 to 1, see above
     hops: int
     seed: str  # the id of the first memory of the path
     node: NodeKey  # the vertex before the memory
@@ -218,7 +218,7 @@ class _BestPaths(NamedTuple):
         return edge_weight(self.edge), self.evidence
 
     def avoiding(self, vertex: Vertex) -> Path | None:
-        """Return the better path that avoids a vertex; None if neither does."""
+        """Return the better of the two paths if it avoids a vertex, or else the other one; None if neither does."""
         for path in (self.best, self.second):
             if path is not None and vertex not in path.vertices:
                 return path
@@ -306,8 +306,8 @@ class Walk:
                     outcome = "followed"
                     node_edge = edge if isinstance(vertex, NodeKey) else None
                     added = _BestPaths(path.to(other, edge), None, node_edge, self._evidence(vertex, other, edge))
-                    known = nodes.get(other)
-                    nodes[other] = known.merged(added, added.order > known.order) if known else added
+                    before = nodes.get(other)
+                    nodes[other] = before.merged(added, added.order > before.order) if before else added
             if self._steps is not None:
                 self._steps.append(WalkStep(vertex, other, edge, hops, score, outcome))
 
@@ -321,7 +321,7 @@ class Walk:
         return DERIVED
 
     def _refusal(self, other: Vertex, edge: Edge | None) -> str | None:
-        """Return the reason why no path may use an edge or reach its end."""
+        """Return the reason why no path may use an edge or reach its end; None if a path may."""
         if edge is not None and not self.scope.is_valid(edge):
             if not has_weight(edge):
                 return "edge without weight"
@@ -331,10 +331,11 @@ class Walk:
         return None if self.scope.allowed(other) else "not permitted"
 
     def _keep(self, found: ReachedMemory, memories: dict[int, _BestPaths]) -> str:
-        """Keep the best path to a memory. Paths of the hop that first reached it are extended, unless it is a seed."""
-        known, paths = self.best.get(found.seq), _BestPaths(found.path)
-        is_better = known is None or found.order < known.order
-        if known is None and found.seq not in self.seeds:
+        """Keep the best path to a memory, and return the outcome for the trace. Only paths of the hop that first
+        reached the memory are extended, and none to a seed."""
+        before, paths = self.best.get(found.seq), _BestPaths(found.path)
+        is_better = before is None or found.order < before.order
+        if before is None and found.seq not in self.seeds:
             memories[found.seq] = paths
         elif found.seq in memories:
             memories[found.seq] = memories[found.seq].merged(paths, is_better)
@@ -369,14 +370,14 @@ class Expansion(NamedTuple):
 def expand(walk: Walk, limit: int = EXPANSION_K, exclude: Collection[int] = ()) -> Expansion:
     """Return the memories with the best relation to a walk's seeds, except those in `exclude` (by `seq`)."""
     reached = [found for found in walk.best.values() if found.seq not in walk.seeds and found.seq not in exclude]
-    others = [found for found in reached if found.fit > 0]
+    fitting = [found for found in reached if found.fit > 0]
     items: list[Related] = []
-    for found in sorted(others, key=lambda found: _order(walk.scope, found)):
+    for found in sorted(fitting, key=lambda found: _order(walk.scope, found)):
         if len(items) == limit:
             break
         if (own := walk.scope.own_key(found.seq)) is not None:
             items.append(Related(found.seq, own.text, found.score, _why(found, own, walk.scope)))
-    return Expansion(tuple(items), len(reached), walk.neighbourhood.caps, len(reached) - len(others))
+    return Expansion(tuple(items), len(reached), walk.neighbourhood.caps, len(reached) - len(fitting))
 
 
 def boosts(walk: Walk, limit: int) -> dict[int, float]:

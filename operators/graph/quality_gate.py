@@ -22,8 +22,8 @@ from recallflow.owner import Owner
 from recallflow.state.arrays import Column, Positions
 
 WINDOW_MS = 3_600_000
-OBSERVATIONS_MAX = 200  # in the window, and of each edge type before it
-ANSWERS_MIN, FEEDBACK_MIN = 20, 10  # a figure of fewer observations is unknown
+OBSERVATIONS_MAX = 200  # in the window, and for each edge type before the window
+ANSWERS_MIN, FEEDBACK_MIN = 20, 10  # a figure from fewer observations is unknown
 TYPES_MAX = 32  # edge types with remembered relevance; the least recently used are dropped
 
 Outcome = Literal["expanded", "failed", "stopped", "late"]
@@ -101,7 +101,7 @@ class QualityGate:
         self._feedback = {one: deque[tuple[int, bool]](maxlen=OBSERVATIONS_MAX) for one in get_args(FeedbackSubject)}
         self._earlier_relevance: OrderedDict[str, deque[float]] = OrderedDict()
         self.failures: tuple[Failure, ...] = ()
-        # The time (epoch ms) and value of a verdict that has not returned through the log yet.
+        # The time (epoch ms) and value of a published verdict that was not read from the control log yet.
         self.published: tuple[int, bool] | None = None
 
     def restart(self, since_ms: int) -> None:
@@ -194,7 +194,7 @@ class QualityGate:
             self._earlier_relevance.popitem(last=False)
 
     def _move_window(self, at_ms: int) -> bool:
-        """Move the window to a time, if that is later than its end. Return whether the window contains the time."""
+        """Move the end of the window to a later time. Return whether the window contains the time."""
         self.latest_ms = max(self.latest_ms, at_ms)
         return at_ms >= self._begin_ms
 
@@ -231,7 +231,7 @@ def _harm(added: float | None, without: float | None) -> float | None:
 
 
 GATE = "quality gate"
-REPEAT_MS = 60_000  # a verdict that has not returned through the log by then is published again
+REPEAT_MS = 60_000  # a verdict that was not read from the control log by then is published again
 FAILURES_KEPT = 10
 
 
@@ -304,7 +304,7 @@ class QualityGates:
             if tenant.published is not None:
                 published_ms, published = tenant.published
                 if published != blocked and at_ms < published_ms + REPEAT_MS:
-                    return None  # the verdict has not returned through the log yet
+                    return None  # the verdict was not read from the control log yet
                 tenant.published = None
             if (blocks_now := tenant.blocks(blocked)) == blocked:
                 return None

@@ -1,8 +1,7 @@
 """An owner's graph for one recall query: nearness to entities, boosts, expansion, and knowledge about entities.
 
 All of these are optional: after an internal error, the answer lacks the result and has a warning. A storage error stops
-the flow. The ranking identifies a memory by its position in conversation order, and the graph by its `seq`; this module
-converts."""
+the flow. This module converts the positions (in conversation order) of the ranking and the `seq` of the graph."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -136,8 +135,7 @@ class QueryGraph:
     _entities: list[NodeKey] | None = None  # of the query; None until they are looked up
 
     def proximity(self, urns: Sequence[str], question: str) -> Column | None:
-        """Return (n,) 1 / (1 + hops) from each position to the query's entities, 0 without a path; None if the graph is
-        off or failed."""
+        """Return (n,) 1 / (1 + hops) from positions to the query's entities, 0 without a path; None without a graph."""
 
         def proximities() -> Column:
             about = self._query_entities(urns, question)
@@ -170,8 +168,7 @@ class QueryGraph:
         return {int(self._position_of_seq[seq]): boost for seq, boost in (by_seq or {}).items()}
 
     def context(self, urns: Sequence[str], question: str, *, filtered: bool) -> reader.EntityContext:
-        """Return knowledge about the query's entities and entities near them. `filtered`: from permitted memories
-        only."""
+        """Return knowledge about the query's entities and nearby ones. `filtered`: only from permitted memories."""
         permitted = self._scope.allowed if filtered else None
 
         def context() -> reader.EntityContext:
@@ -202,8 +199,7 @@ class QueryGraph:
     def measured(
         self, ranked: Positions, hops: int, steps: list[paths.WalkStep] | None = None
     ) -> tuple[paths.Expansion, BaselineComparison | None]:
-        """Return the expansion after the ranked memories in every rollout mode, and its comparison with the baseline.
-        `steps`: see `Walk`."""
+        """Return the expansion after the ranked memories and its comparison with the baseline. `steps`: see `Walk`."""
         seqs = self.index.conversation.facts["seq"]
         is_ranked = np.zeros(len(self._position_of_seq), np.bool_)
         is_ranked[seqs[ranked]] = True
@@ -233,8 +229,7 @@ class QueryGraph:
         return self._entities
 
     def _guarded(self, work: Callable[[], T], part: str) -> T | None:
-        """Return the result of work; None if the graph is off, and with a warning after an internal error. `part` names
-        the missing part of the answer."""
+        """Return the result of work; None if the graph is off or fails. Then a warning says that the `part` is missing."""
         if not self.expansions.enabled:
             return None
         try:
@@ -273,8 +268,7 @@ class QueryGraph:
         return -np.inf if position == NO_POSITION else float(self.signal[position])
 
     def _fit(self, seq: int, attached: bool) -> float:
-        """Return the odds of a memory relative to the best permitted one, times `DERIVED_FACTOR` if it is not
-        `attached`."""
+        """Return a memory's odds relative to the best permitted one, times `DERIVED_FACTOR` if not `attached`."""
         return math.exp(self._preference(seq) - self._best_signal) * (1.0 if attached else DERIVED_FACTOR)
 
     @cached_property

@@ -1,7 +1,7 @@
 """The rollout of graph expansions per tenant: off, measured only (`shadow`), or applied (`canary`); and its status.
 
-Control events named `default` decide, as of the query's append time: the mode (`graph.rollout`), and the verdict of the
-tenant's quality gate (`gate.verdict`)."""
+Two control events decide, as of the query's append time: the rollout mode (`graph.rollout`), and the verdict of the
+tenant's quality gate (`gate.verdict`). Both have the name `default`."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -66,8 +66,8 @@ class Expansions:
     ) -> AppliedExpansion:
         """Expand the graph unless the tenant's rollout is `off`, and report the outcome to the quality gate.
 
-        `expand` returns the expansion and its comparison with the baseline. Its failure only leaves out the expansion.
-        `no_time`: the query's deadline leaves no time for it. `is_late` returns whether the deadline has passed."""
+        `expand` returns the expansion and its comparison with the baseline. If it fails, the answer only lacks the
+        expansion. `no_time`: the deadline leaves no time for it. `is_late` returns whether the deadline has passed."""
         tenant_id, at_ms = ask.owner.tenant_id, ask.record.append_ms
         fallback = self.fallback(tenant_id, at_ms)
         if not self.is_on(tenant_id, at_ms):
@@ -93,7 +93,7 @@ class Expansions:
         return applied if fallback is None else AppliedExpansion((), fallback)
 
     def answered(self, ask: Ask, ranked: Sequence[str], added: Sequence[str]) -> None:
-        """Expect feedback on the memories of an answer, by id; none while the rollout is `off`."""
+        """Remember the memories of an answer (ids), which may receive feedback, unless the rollout is `off`."""
         if not self.is_on(ask.owner.tenant_id, ask.record.append_ms):
             return
         subjects: dict[str, quality_gate.FeedbackSubject] = dict.fromkeys(ranked, "ranked" if added else "without")

@@ -102,8 +102,7 @@ def _link(kind: str, name: str, role: str | None = None, is_urn: bool = False) -
 
 
 def relations(row: MemoryRow) -> list[StatedRelation]:
-    """Return the stated edges between entities, with `same_as` for aliases and URNs. A URN as an end stands for its
-    entity."""
+    """Return the stated edges of entities, with `same_as` for aliases and URNs. A URN as an end is its entity."""
     names = {
         codec.node_key(codec.ENTITY_KIND, e["urn"]): codec.node_key(codec.ENTITY_KIND, e["name"])
         for e in row.entities
@@ -177,8 +176,7 @@ def unlink_similar(changes: GraphChanges, seq: int) -> None:
 
 
 def _closest(changes: GraphChanges, vectors: Vectors, near: list[int], at_least: float) -> list[tuple[float, int]]:
-    """Return the cosine (4 digits) and `seq` of memories whose cosine is `at_least` so large, closest first, then
-    newest."""
+    """Return cosine (4 digits) and `seq` of memories with a sufficient cosine, closest first, then newest."""
     vector = vectors.whole
     seqs, wholes = changes.hot_graph.memory_vectors(near, vectors.model, len(vector))
     # The exact cosine costs much more than a product in single precision, and few memories are close enough.
