@@ -133,9 +133,8 @@ _author_stems: BoundedCache[str, str] = BoundedCache(lambda author: " ".join(ste
 
 def vectors_of(analysis: Analysis, model: str) -> Vectors | None:
     """Return the vectors of a text; None if the model gave none."""
-    if analysis.vectors is None:
-        return None
-    return Vectors(model, analysis.vectors, analysis.tokens, analysis.sizes)
+    vectors = analysis.vectors
+    return None if vectors is None else Vectors(model, vectors, analysis.tokens, analysis.sizes)
 
 
 NO_EPISODE = -1

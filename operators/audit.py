@@ -23,10 +23,10 @@ def answered(ask: Ask, response: Response) -> AuditEntry:
     return _entry(ask, response.status, code, None if code is not None else _memory_count(response))
 
 
-def refused(item: Decoded, error: InvalidRecord) -> AuditEntry | None:
-    """Return the entry of a refused record: any query, or an event of an unauthorised sender; None for others."""
+def refused(item: Decoded, error: InvalidRecord) -> list[AuditEntry]:
+    """Return the entry of a refused query, or of an event of an unauthorised sender; none for other records."""
     is_query = isinstance(item, Refused) and item.query_id is not None
-    return _entry(item, "error", error.code) if is_query or error.code in ACCESS_CODES else None
+    return [_entry(item, "error", error.code)] if is_query or error.code in ACCESS_CODES else []
 
 
 def erased(write: Write, error: InvalidRecord | None) -> AuditEntry:

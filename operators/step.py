@@ -36,7 +36,6 @@ from recallflow.records import Barrier, PartitionStart, Position, Signal
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.hot_owner import Owners
-from recallflow.state.partition import Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class StateStep:
         self._queries = Queries(
             self._partition, owners, answerer, expansions, rules, clocks.now_ms, missing, model_queries, shared.rotation
         )
-        forget = partial(_forget, directory, self._partition, self._queries, shared)
+        forget = partial(_forget, self._queries, shared, partial(directory.clean, self._partition))
         self._writes = MemoryWrites(self._partition, owners, rules, expansions, forget)
         writes, hot_owners = self._writes, self._hot_owners
         # The items of an owner wait while the owner's event or index has steps left.
@@ -253,13 +252,11 @@ class StateStep:
         return completed
 
 
-def _forget(
-    directory: StateDirectory, partition: Partition, queries: Queries, shared: Shared, owners: Collection[Owner]
-) -> None:
+def _forget(queries: Queries, shared: Shared, clean_files: Callable[[], None], owners: Collection[Owner]) -> None:
     """Drop the in-memory data of erased owners, and start to clean files."""
     queries.restart(owners)
     shared.candidates.drop_freed()
-    directory.clean(partition)
+    clean_files()
 
 
 class PartitionLogic:

@@ -161,11 +161,11 @@ class View:
 
     def merged_episodes(self) -> list[tuple[str, str]]:
         """Return the ids of episodes that the event merged into others, each with the id of that other episode."""
-        changed = (one for episodes in self.changed_episodes.values() for one in episodes)
-        merged = [
-            (one.id, self.episode_id(one.session_id, one.number)) for one in changed if one.merged_into is not None
+        changed = [
+            one for episodes in self.changed_episodes.values() for one in episodes if one.merged_into is not None
         ]
-        return [(merged_id, into_id) for merged_id, into_id in merged if into_id is not None]
+        pairs = [(one.id, self.episode_id(one.session_id, one.number)) for one in changed]
+        return [(merged_id, into_id) for merged_id, into_id in pairs if into_id is not None]
 
     def summary(self, category: str) -> str | None:
         stored = next((value for _, value in self._partition.scan_back(self._summaries(category))), None)

@@ -123,11 +123,8 @@ class MemoryWrites:
             took_steps = self._erasures.end(write.owner)
             erasure = retry_once(STEP, record.position, erase.plan, self._partition, write, event)
             outputs = receipts(write, "erased" if took_steps or erasure.owners else "unchanged")
-        except InvalidRecord as error:
-            refusal = error
-            outputs = [DeadLetter(record, 0, error, STEP)]
-        except DecryptionFailed:
-            refusal = redaction.unreadable()
+        except (InvalidRecord, DecryptionFailed) as error:
+            refusal = error if isinstance(error, InvalidRecord) else redaction.unreadable()
             outputs = [DeadLetter(record, 0, refusal, STEP)]
         if self._rules.audited:
             outputs = [*outputs, audit.erased(write, refusal)]
@@ -153,8 +150,7 @@ class MemoryWrites:
 
     def audited(self, item: Decoded, error: InvalidRecord) -> list[AuditEntry]:
         """Return the access log entry of a refusal, if any."""
-        entry = audit.refused(item, error) if self._rules.audited else None
-        return [] if entry is None else [entry]
+        return audit.refused(item, error) if self._rules.audited else []
 
     def refuse(self, item: Refused) -> Sequence[Kept]:
         """Skip a record that cannot be applied."""

@@ -26,6 +26,7 @@ from recallflow.operators.enrichment import results
 from recallflow.operators.enrichment.facts_and_summaries import categorise, facts, summarise
 from recallflow.operators.enrichment.prompt_frame import TEXT_CHARACTERS
 from recallflow.operators.enrichment.relationships import classify, extract, resolve
+from recallflow.operators.enrichment.results import AnswerClaims, ModelCall, PositionedRequest, TaskResult
 from recallflow.operators.events import key_of_partition
 from recallflow.operators.guard import once, report
 from recallflow.outputs import Ack, EnrichmentOutput, OutputBarrier, ResultOutput
@@ -50,16 +51,16 @@ class Plan(NamedTuple):
     thresholds: Thresholds
     categories: Mapping[str, str]
 
-    def calls(self) -> list[results.ModelCall]:
+    def calls(self) -> list[ModelCall]:
         groups = [(task, [n]) for n, one in enumerate(self.requests) for task in one.tasks if task not in _BATCHED]
         groups += [(task, numbers) for task in _BATCHED for numbers in self._batches(task)]
         return [call for group in groups if (call := self._call(*group)) is not None]
 
-    def split(self, call: results.ModelCall) -> list[results.ModelCall]:
+    def split(self, call: ModelCall) -> list[ModelCall]:
         """Return one call per request in place of a call for several."""
         return [one for number in call.requests if (one := self._call(call.prompt.task, [number])) is not None]
 
-    def _call(self, task: Task, numbers: Sequence[int]) -> results.ModelCall | None:
+    def _call(self, task: Task, numbers: Sequence[int]) -> ModelCall | None:
         """Return the call of a task for the requests with these numbers; None if there is nothing to ask a model."""
         relationship_confidence, semantic_confidence = self.thresholds
         requests = [self.requests[number] for number in numbers]
@@ -98,7 +99,7 @@ _NO_COST = Cost()
 
 
 async def enrich(
-    asked: Sequence[results.PositionedRequest],
+    asked: Sequence[PositionedRequest],
     model: LanguageModel | None,
     embeddings: EmbeddingService | None,
     thresholds: Thresholds,
@@ -116,12 +117,12 @@ async def enrich(
 
 
 class _Work(NamedTuple):
-    asked: Sequence[results.PositionedRequest]
+    asked: Sequence[PositionedRequest]
     model: LanguageModel | None
     embeddings: EmbeddingService | None
     plan: Plan
 
-    async def ask(self, call: results.ModelCall) -> list[results.TaskResult]:
+    async def ask(self, call: ModelCall) -> list[TaskResult]:
         """Call the language model, and return the results for each request of the call. If the text of one request may
         be the cause of a failure, repeat the call once per request."""
         task = call.prompt.task
@@ -140,11 +141,11 @@ class _Work(NamedTuple):
         except InvalidRecord as error:
             return self._failures(task, call.requests, str(error), completion.spent)
         return [
-            results.TaskResult(number, task, one, spent, self.model.name, call.prompt.version)
+            TaskResult(number, task, one, spent, self.model.name, call.prompt.version)
             for number, one, spent in zip(call.requests, found, _shared(completion.spent, len(found)), strict=True)
         ]
 
-    async def embed(self, numbers: Sequence[int]) -> list[results.TaskResult]:
+    async def embed(self, numbers: Sequence[int]) -> list[TaskResult]:
         if not numbers:
             return []
         if self.embeddings is None:
@@ -161,9 +162,7 @@ class _Work(NamedTuple):
             return self._failures("embed", numbers, str(error), cost)
         spent = _shared(embedded.spent, len(numbers))
         return [
-            results.TaskResult(
-                number, "embed", results.AnswerClaims([self._vector(number, embedded.vectors, row)]), spent[row]
-            )
+            TaskResult(number, "embed", AnswerClaims([self._vector(number, embedded.vectors, row)]), spent[row])
             for row, number in enumerate(numbers)
         ]
 
@@ -182,12 +181,10 @@ class _Work(NamedTuple):
         }
         return results.Draft(fields, None)
 
-    def _failures(
-        self, task: Task, numbers: Sequence[int], why: str, spent: Cost = _NO_COST
-    ) -> list[results.TaskResult]:
+    def _failures(self, task: Task, numbers: Sequence[int], why: str, spent: Cost = _NO_COST) -> list[TaskResult]:
         shares = _shared(spent, len(numbers))
         return [
-            results.TaskResult(number, task, results.AnswerClaims(), share, failure=results.failure(task, why))
+            TaskResult(number, task, AnswerClaims(), share, failure=results.failure(task, why))
             for number, share in zip(numbers, shares, strict=True)
         ]
 
@@ -199,14 +196,14 @@ def _shared(spent: Cost, count: int) -> list[Cost]:
 
 ASK = "ask"  # the step in reports of internal errors
 
-AskModels = Callable[[Sequence[results.PositionedRequest], int], Awaitable[Sequence[EnrichmentResult]]]
+AskModels = Callable[[Sequence[PositionedRequest], int], Awaitable[Sequence[EnrichmentResult]]]
 """Calls the models with the tenant's settings as of a time (epoch ms). Returns one result per request, in order."""
 
 
 class PendingRequest(NamedTuple):
     """A request that waits for a model. Requests with an equal `key` may share a call."""
 
-    asked: results.PositionedRequest
+    asked: PositionedRequest
     append_ms: int  # of the request, epoch
     key: Hashable
 
@@ -340,7 +337,7 @@ async def _ask(enricher: Enricher, requests: tuple[PendingRequest, ...]) -> Sequ
     return answers
 
 
-def _check_all_answered(asked: Sequence[results.PositionedRequest], answers: Sequence[EnrichmentResult]) -> None:
+def _check_all_answered(asked: Sequence[PositionedRequest], answers: Sequence[EnrichmentResult]) -> None:
     if [answer.request for answer in answers] != [str(one.position) for one in asked]:
         raise ValueError("the results do not match the requests one to one")
 

@@ -13,7 +13,7 @@ from recallflow.limits import SOURCES_MAX
 from recallflow.llm import Task
 from recallflow.operators.enrichment import prompt_frame as frame
 from recallflow.operators.enrichment import results
-from recallflow.operators.enrichment.results import AnswerClaims, Draft, RejectedClaim
+from recallflow.operators.enrichment.results import AnswerClaims, Draft, ModelCall, RejectedClaim
 from recallflow.operators.graph.names import NAME_CHARACTERS
 
 FACTS_MAX = 10  # per message
@@ -49,7 +49,7 @@ _FACTS = frame.objects(
 )
 
 
-def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confidence: float) -> results.ModelCall:
+def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confidence: float) -> ModelCall:
     """Return the model call for the facts in the messages of these requests."""
     messages = frame.numbered((one.memories[0] for one in requests), frame.TEXT_CHARACTERS)
     read = {one.memory_id for one in messages.values()}
@@ -61,9 +61,7 @@ def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confide
     data = {"before": frame.as_data(earlier), "messages": frame.as_data(messages)}
     asked = frame.prompt("facts", "facts-1", _FACTS_DUTY, data, frame.fields(facts=_FACTS), len(messages))
     context = [*earlier.values()]
-    return results.ModelCall(
-        numbers, asked, lambda answer: _FactReader(messages, context, requests, confidence).read(answer)
-    )
+    return ModelCall(numbers, asked, lambda answer: _FactReader(messages, context, requests, confidence).read(answer))
 
 
 class _FactReader:
@@ -163,7 +161,7 @@ _CATEGORISE_DUTY = (
 
 def categorise(
     numbers: Sequence[int], requests: Sequence[EnrichmentRequest], categories: Mapping[str, str], confidence: float
-) -> results.ModelCall:
+) -> ModelCall:
     """Return the model call for the categories of memories. `categories`: names and descriptions, not empty."""
     memories = frame.numbered((one.memories[0] for one in requests), frame.CONTEXT_CHARACTERS)
     offered = frame.offer(categories)
@@ -171,7 +169,7 @@ def categorise(
     assigned = frame.objects(memory=frame.TEXT, category=frame.one_of([*offered]), confidence=frame.NUMBER)
     answer = frame.fields(assigned=assigned)
     asked = frame.prompt("categorise", "categorise-1", _CATEGORISE_DUTY, data, answer, len(memories))
-    return results.ModelCall(numbers, asked, lambda answer: _read_categories(answer, memories, offered, confidence))
+    return ModelCall(numbers, asked, lambda answer: _read_categories(answer, memories, offered, confidence))
 
 
 def _read_categories(
@@ -209,10 +207,9 @@ _EPISODE_DUTY = (
     "You are given the messages of a conversation that has ended, oldest first. Sum up what it was about, what was "
     f"decided, and what was told of people. {_RULES}"
 )
-_SUMMARY_ANSWER = frame.fields(summary=frame.TEXT)
 
 
-def summarise(task: Task, number: int, request: EnrichmentRequest) -> results.ModelCall:
+def summarise(task: Task, number: int, request: EnrichmentRequest) -> ModelCall:
     """Return the model call for the summary of a category or of an episode."""
     if task == "summarise_category":
         version, duty, about = "summarise-category-1", _CATEGORY_DUTY, {"category": str(request.category)}
@@ -222,10 +219,8 @@ def summarise(task: Task, number: int, request: EnrichmentRequest) -> results.Mo
         fields = {"type": "episode.summary", "episode_id": str(request.episode_id)}
     memories = _within_budget(request.memories)
     data = {**about, "texts": frame.as_data(frame.numbered(memories, frame.CONTEXT_CHARACTERS))}
-    asked = frame.prompt(task, version, duty, data, _SUMMARY_ANSWER, 4)
-    return results.ModelCall(
-        [number], asked, lambda answer: [_read_summary(answer, memories, [*about.values()], fields)]
-    )
+    asked = frame.prompt(task, version, duty, data, frame.fields(summary=frame.TEXT), 4)
+    return ModelCall([number], asked, lambda answer: [_read_summary(answer, memories, [*about.values()], fields)])
 
 
 def _within_budget(memories: Sequence[ShownMemory]) -> list[ShownMemory]:

@@ -196,9 +196,8 @@ def _end(end: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemo
 
 def _relation(claim: Mapping[str, Any], source: _End, target: _End, new: ShownMemory, confidence_min: float) -> Draft:
     """Return the draft of a relation event. Raise RejectedClaim for an invalid relation."""
-    if source.kind == codec.CONDITION_KIND or (target.kind == codec.CONDITION_KIND) != (
-        claim["type"] == CONDITIONAL_ON
-    ):
+    has_condition = target.kind == codec.CONDITION_KIND
+    if source.kind == codec.CONDITION_KIND or has_condition != (claim["type"] == CONDITIONAL_ON):
         raise RejectedClaim("wrong_end")
     if source.key == target.key:
         raise RejectedClaim("own_memory")
@@ -287,9 +286,8 @@ def _read_resolve(
             if name is None or entity is None:
                 raise RejectedClaim("unknown_id")
             confidence = results.check_confidence(claim, confidence_min)
-            if not frame.contains_quote(memory.content, claim["evidence"]) or not _names(
-                claim["evidence"], name, entity
-            ):
+            quote = claim["evidence"]
+            if not frame.contains_quote(memory.content, quote) or not _names(quote, name, entity):
                 raise RejectedClaim("no_evidence")
             if name in joined:  # a second entity for the name would merge two known entities
                 raise RejectedClaim("duplicate")

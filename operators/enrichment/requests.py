@@ -228,9 +228,7 @@ def similar(view: View, memory: RememberedMemory, wanted: EnrichmentTasks) -> li
         pairs = _by_words(view, memory, sketch, _entities_of(view, memory.seq)[:_ENTITIES])
     current = [*islice((one for one in pairs if not view.graph.is_superseded(one[0].seq)), SIMILAR_MAX)]
     rows = zip(view.rows_of([entry for entry, _ in current]), current, strict=True)
-    return [
-        shown(row, similarity=similarity) for row, (_, similarity) in rows if not _have_same_source(memory.row, row)
-    ]
+    return [shown(row, similarity=cosine) for row, (_, cosine) in rows if not _have_same_source(memory.row, row)]
 
 
 def _have_same_source(one: MemoryRow, other: MemoryRow) -> bool:

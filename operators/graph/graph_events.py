@@ -123,9 +123,8 @@ def _write_edge(
     if derived_from is None or evidence is None:
         row = _with_values(row, edge, evidence, stated_ms, changes.ingested_ms)
     else:
-        row = _with_derived(
-            row, edge, codec.Statement(derived_from, evidence, changes.ingested_ms, False, stated_ms=stated_ms)
-        )
+        statement = codec.Statement(derived_from, evidence, changes.ingested_ms, False, stated_ms=stated_ms)
+        row = _with_derived(row, edge, statement)
     if row == before:
         return False
     if before is None:
@@ -285,8 +284,11 @@ def update_graph(view: View, analysis: Analysis | None, position: Position, retr
     synced = True
     if touched:
         synced = attempt(changes, position, partial(_write, view, analysis, unsynced))
-        if not synced:
-            _mark_unsynced(view, unsynced)
+        merged = [] if synced else view.merged_episodes()
+        for one in () if synced else touched:
+            before = unsynced.get(one.seq, codec.Unsynced(one.memory_id, 0, []))
+            marker = before._replace(failures=before.failures + 1, merged=[*before.merged, *merged])
+            changes.put_unsynced(one.seq, marker)
     if unsynced:
         own = {one.seq for one in touched}
         due = [seq for seq in sorted(unsynced) if seq not in own and unsynced[seq].failures < FAILURES_MAX]
@@ -349,11 +351,3 @@ def _write_memory(
         view.writer.embed(memory, view.newest)
         return
     view.writer.remember(memory, analysis, view.episode_id(memory.row.session_id, memory.episode), view.newest)
-
-
-def _mark_unsynced(view: View, unsynced: dict[int, codec.Unsynced]) -> None:
-    merged = view.merged_episodes()
-    for one in view.touched:
-        before = unsynced.get(one.seq, codec.Unsynced(one.memory_id, 0, []))
-        marker = before._replace(failures=before.failures + 1, merged=[*before.merged, *merged])
-        view.graph.put_unsynced(one.seq, marker)

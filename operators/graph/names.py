@@ -137,8 +137,8 @@ class _Parts:
 
     def _take(self, word: _Word, leads: bool, last: bool) -> None:
         """Process a word. `leads`: it is the first of a run within a sentence."""
-        tables, lowered = self._tables, word.lowered
-        is_title = lowered in tables.table.titles and (word.dotted or len(word.text) > 1)
+        tables, table, lowered = self._tables, self._tables.table, word.lowered
+        is_title = lowered in table.titles and (word.dotted or len(word.text) > 1)
         if word.text.islower():
             self._within += [word.text] if self._part else []
         elif len(word.text) == 1 and not is_title:
@@ -151,13 +151,11 @@ class _Parts:
             self._cut()
         elif lowered in tables.grammar:
             # The article belongs to the name in Los Angeles and La Paz, but not in English.
-            if leads and not (tables.table is ENGLISH or last or word.is_inflected or self._heading):
+            if leads and not (table is ENGLISH or last or word.is_inflected or self._heading):
                 self._append(word)
             else:
-                self._cut(joined=lowered in tables.table.conjunctions)
-        elif lowered in tables.ordinary and (
-            self._heading or not (self._part or leads) or lowered in tables.table.nouns
-        ):
+                self._cut(joined=lowered in table.conjunctions)
+        elif lowered in tables.ordinary and (self._heading or not (self._part or leads) or lowered in table.nouns):
             self._cut()
         else:
             self._append(word)

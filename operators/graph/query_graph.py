@@ -7,10 +7,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from recallflow.errors import InvalidRecord
 from recallflow.graphs import Trace, TracedMemory, TracedStep
@@ -32,9 +31,7 @@ MEMBERS_MAX = 2_000  # the newest memories of an entity; older ones do not count
 READS_MAX = 16  # nodes and memories that are read, the nearest first; a limit of the cost of a query
 
 
-def proximity(
-    scope: reader.TraversalScope, index: OwnerIndex, entities: Sequence[NodeKey]
-) -> npt.NDArray[np.floating[Any]]:
+def proximity(scope: reader.TraversalScope, index: OwnerIndex, entities: Sequence[NodeKey]) -> Column:
     """Return (n,) in conversation order: 1 / (1 + hops), with 0 hops for memories linked to one of the entities. The
     value is 0 for memories that are more than three hops away, or not reached within the limits."""
     seqs = index.conversation.facts["seq"]
@@ -42,7 +39,7 @@ def proximity(
     for seq, hops in _Search(scope).hops(entities).items():
         if seq < len(by_seq):  # an index of an earlier moment is shorter
             by_seq[seq] = 1 / (1 + hops)
-    found: npt.NDArray[np.floating[Any]] = by_seq[seqs]
+    found: Column = by_seq[seqs]
     return found
 
 
@@ -59,13 +56,15 @@ class _Search:
         """Return the hops of each memory (`seq`)."""
         memories: list[int] = []
         nodes: list[NodeKey] = []
+        fan_out = self._scope.bounds.fan_out
         self._add_nodes(entities, nodes)
         for hop in range(HOPS + 1):
             next_memories: list[int] = []
             next_nodes: list[NodeKey] = []
             for key in nodes:
                 if self._count_read():
-                    self._add_memories(hop, self._members(key, hop), memories)
+                    linked = self._scope.linked(key)[:fan_out] if hop else self._graph.members(key, MEMBERS_MAX)
+                    self._add_memories(hop, linked, memories)
                     self._add_edges(hop, key, memories, next_nodes)
             for seq in memories if hop < HOPS else ():
                 if self._count_read() and (links := self._graph.links(seq)):
@@ -73,11 +72,6 @@ class _Search:
                     self._add_edges(hop + 1, links[0][0], next_memories, next_nodes)
             memories, nodes = next_memories, next_nodes
         return self._hops
-
-    def _members(self, key: NodeKey, hop: int) -> list[int]:
-        if hop == 0:
-            return self._graph.members(key, MEMBERS_MAX)
-        return self._scope.linked(key)[: self._scope.bounds.fan_out]
 
     def _add_edges(self, hop: int, own: NodeKey, memories: list[int], nodes: list[NodeKey]) -> None:
         edges = self._graph.edges(own, self._scope.bounds.fan_out)
@@ -229,7 +223,7 @@ class QueryGraph:
         return self._entities
 
     def _guarded(self, work: Callable[[], T], part: str) -> T | None:
-        """Return the result of work; None if the graph is off or fails. Then a warning says that the `part` is missing."""
+        """Return the result of work; None if the graph is off, or after a failure, which adds a warning of `part`."""
         if not self.expansions.enabled:
             return None
         try:
@@ -243,7 +237,7 @@ class QueryGraph:
         return reader.read_once(self.graph)
 
     @cached_property
-    def _position_of_seq(self) -> npt.NDArray[np.int64]:
+    def _position_of_seq(self) -> Positions:
         """The permitted position of each `seq`; of a memory's last permitted version, if an index has several."""
         seqs = self.index.conversation.facts["seq"]
         table = np.full(int(seqs.max(initial=-1)) + 1, NO_POSITION)

@@ -412,9 +412,8 @@ class GraphWriter:
             if edge is None:
                 continue
             is_end = NodeKey(memory_id, memory=True) in (edge.source, edge.target) and not relation
-            statements = tuple(
-                one for one in edge.statements if not (_is_of(one, memory_id, relation) or (is_end and one.derived))
-            )
+            others = [one for one in edge.statements if not _is_of(one, memory_id, relation)]
+            statements = tuple(one for one in others if not (is_end and one.derived))
             given = edge.given
             if given is not None and not given.is_unconditional and all(one.relation for one in statements):
                 given = None
