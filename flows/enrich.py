@@ -23,7 +23,7 @@ from recallflow.flows.config import Config
 from recallflow.flows.engine_metrics import Stages, counter, disk_metrics, model_metrics
 from recallflow.flows.gc_policy import collect_due_garbage
 from recallflow.flows.initial_progress import initial_enrichment_progress
-from recallflow.flows.member import FlowMetrics, GroupMember, KafkaFlow
+from recallflow.flows.member import GroupMember, KafkaFlow
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import Router, routing
 from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource, now_ms
@@ -215,6 +215,18 @@ class EnrichmentMember(GroupMember):
         route = routing(router, self.source, self.enrichment_counter.observe, spans)
         return recipe(self.source, reader, enricher, route, self.sink)
 
+    def metrics(self) -> Iterator[Metric]:
+        yield from super().metrics()
+        counts, known = self.enrichment_counter, product(MISSING_RESULTS, OUTCOMES)
+        yield from disk_metrics(self.state_dir)
+        yield counter("enriched_tasks", "Completed tasks of requests", "task outcome", counts.tasks, known)
+        codes = {PARTIAL_DEGRADE, *(missing.code for missing in MISSING_RESULTS.values())}
+        yield counter("enrichment_failures", "Failed enrichment tasks by error code", "code", counts.failures, codes)
+        yield counter("refused_claims", "Rejected claims of models", "reason", counts.refused, REFUSAL_REASONS)
+        yield counter("outputs", "Records handed to the output topics", "kind", counts.outputs, OUTPUT_KINDS.values())
+        yield counter("dead_letters", "Refused records", "code", counts.dead_letters, get_args(ErrorCode))
+        yield from model_metrics(self.meters)
+
     async def _enrich(self, requests: Sequence[PositionedRequest], at_ms: int) -> Sequence[EnrichmentResult]:
         """Return one result per request, in order. The tenant's categories are those of the time `at_ms`."""
         found = categories(self._decisions, requests[0].request.tenant_id, at_ms)
@@ -223,25 +235,12 @@ class EnrichmentMember(GroupMember):
         return await enrich(requests, self._model, self._service, thresholds, descriptions)
 
 
-class EnrichmentMetrics(FlowMetrics[EnrichmentMember]):
-    def _metrics_of(self, member: EnrichmentMember) -> Iterator[Metric]:
-        counts, known = member.enrichment_counter, product(MISSING_RESULTS, OUTCOMES)
-        yield from disk_metrics(member.state_dir)
-        yield counter("enriched_tasks", "Completed tasks of requests", "task outcome", counts.tasks, known)
-        codes = {PARTIAL_DEGRADE, *(missing.code for missing in MISSING_RESULTS.values())}
-        yield counter("enrichment_failures", "Failed enrichment tasks by error code", "code", counts.failures, codes)
-        yield counter("refused_claims", "Rejected claims of models", "reason", counts.refused, REFUSAL_REASONS)
-        yield counter("outputs", "Records handed to the output topics", "kind", counts.outputs, OUTPUT_KINDS.values())
-        yield counter("dead_letters", "Refused records", "code", counts.dead_letters, get_args(ErrorCode))
-        yield from model_metrics(member.meters)
-
-
-class EnrichFlow(KafkaFlow[EnrichmentMember]):
+class EnrichFlow(KafkaFlow):
     def __init__(self, config: Config) -> None:
         """Raise UsageError without a state directory, or without a language model for tasks that need one."""
         if config.llm.model is None and (tasks := config.enrichment.llm_tasks()):
             raise UsageError(f"llm.model is not set, and {', '.join(tasks)} needs a language model: give --llm NAME")
-        super().__init__(config, EnrichmentMetrics())
+        super().__init__(config)
 
     def _prepare(self) -> None:
         if (self._state_dir / DESCRIPTION).exists():

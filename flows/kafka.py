@@ -47,7 +47,7 @@ from recallflow.flows.engine_metrics import (
 )
 from recallflow.flows.gc_policy import collect_due_garbage, engine_process
 from recallflow.flows.initial_progress import initial_progress
-from recallflow.flows.member import FlowMetrics, GroupMember, KafkaFlow
+from recallflow.flows.member import GroupMember, KafkaFlow
 from recallflow.flows.models import SPENDING, open_embedder, open_question_models
 from recallflow.flows.partition_copies import RESULTS, Checkpoints, ReleasedPartitions, Standby
 from recallflow.flows.record_spans import RecordSpans
@@ -193,6 +193,25 @@ class MainFlowMember(GroupMember):
         table, watch, *others = super().failure_checks()
         return (table, watch, lambda: self.directory.storage_failure, self._timestamp_error, *others)
 
+    def obstacle(self) -> str:
+        missing = self.source.catch_up.describe()
+        late = f"catching up, {missing}" if missing and not self.run_settings.serve_while_catching_up else ""
+        return super().obstacle() or late
+
+    def metrics(self) -> Iterator[Metric]:
+        yield from super().metrics()
+        yield from output_metrics(self.output_counter)
+        yield gauge("waiting_queries", "Parked queries of this run", self.output_counter.waiting)
+        remaining = self.source.catch_up.remaining() or 0
+        yield gauge("catching_up_records", "Records left to apply since the start or the last outage", remaining)
+        help_text = "Records outside of their owner's partition, which were forwarded to it"
+        yield counter("misrouted_records", help_text, "reason", self.owning_partitions.counts, MISROUTED_REASONS)
+        yield counter("late_decisions", LATE_DECISIONS, "kind", self.authoriser.late, VERDICT_KINDS)
+        results = {} if self.checkpoints is None else self.checkpoints.results
+        yield counter("checkpoints", "Checkpoints of partitions by result", "result", results, RESULTS)
+        yield from state_metrics(self.directory)
+        yield from model_metrics(self.meters)
+
     def _open_state(self) -> None:
         config, self.decisions = self.config, ControlHistory()
         embedder = open_embedder(config.engine, config.models.embedding, "question", self.decisions, self.state_dir)
@@ -298,35 +317,10 @@ class MainFlowMember(GroupMember):
         return producer_time_error(unstamped) if unstamped and self.authoriser.needs_credentials() else None
 
 
-class MainFlowMetrics(FlowMetrics[MainFlowMember]):
-    def __init__(self, serve_while_catching_up: bool = False) -> None:
-        super().__init__()
-        self._serve_while_catching_up = serve_while_catching_up
-
-    def _obstacle_of(self, member: MainFlowMember) -> str:
-        if obstacle := super()._obstacle_of(member):
-            return obstacle
-        missing = member.source.catch_up.describe()
-        return f"catching up, {missing}" if missing and not self._serve_while_catching_up else ""
-
-    def _metrics_of(self, member: MainFlowMember) -> Iterator[Metric]:
-        yield from output_metrics(member.output_counter)
-        yield gauge("waiting_queries", "Parked queries of this run", member.output_counter.waiting)
-        remaining = member.source.catch_up.remaining() or 0
-        yield gauge("catching_up_records", "Records left to apply since the start or the last outage", remaining)
-        help_text = "Records outside of their owner's partition, which were forwarded to it"
-        yield counter("misrouted_records", help_text, "reason", member.owning_partitions.counts, MISROUTED_REASONS)
-        yield counter("late_decisions", LATE_DECISIONS, "kind", member.authoriser.late, VERDICT_KINDS)
-        results = {} if member.checkpoints is None else member.checkpoints.results
-        yield counter("checkpoints", "Checkpoints of partitions by result", "result", results, RESULTS)
-        yield from state_metrics(member.directory)
-        yield from model_metrics(member.meters)
-
-
-class MainKafkaFlow(KafkaFlow[MainFlowMember]):
+class MainKafkaFlow(KafkaFlow):
     def __init__(self, config: Config) -> None:
         """Raise UsageError without a state directory."""
-        super().__init__(config, MainFlowMetrics(config.run.serve_while_catching_up))
+        super().__init__(config)
         self._store: CheckpointStore | None = None
 
     def _prepare(self) -> None:

@@ -8,7 +8,6 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from threading import Event
 from types import MappingProxyType
-from typing import Generic, TypeVar
 
 from confluent_kafka.admin import AdminClient
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -50,7 +49,6 @@ from recallflow.state.directory import StateDirectory
 from recallflow.state.files import is_temporary
 
 REJOIN_S, REJOIN_MOST_S = 1.0, 60.0  # pauses after I/O errors
-M = TypeVar("M", bound="GroupMember")
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +93,24 @@ class GroupMember:
         self.closing.check()
         self.membership.release()
 
-    # ------------------------------------------------------------------ the parts
+    def obstacle(self) -> str:
+        """Return why the member is not ready; empty if it is."""
+        if not self.source.ready():
+            return "stopping" if self.source.stopping.is_set() else "starting"
+        if not self.outage_monitor.connected:
+            return "Kafka is unavailable"
+        if self.membership.member_id is None:
+            return "not a member of the deployment yet"
+        opening = self.membership.expected - self.source.partitions()
+        return f"partitions {ranges_of(opening)} are being opened" if opening else ""
+
+    def metrics(self) -> Iterator[Metric]:
+        yield from input_metrics(self.source)
+        yield from self.spans.stages.collect()
+        added, left_out = self.watch.added, self.table.left_out
+        yield counter("added_partitions", "Partitions added to topics since the start", "topic", added, added)
+        yield gauge("connected", "1 while the brokers can be reached", int(self.outage_monitor.connected))
+        yield counter("control_events_left_out", "Ignored control events", "reason", left_out, LEFT_OUT)
 
     def _open_table(self, decisions: ControlHistory) -> None:
         secret = self.config.auth.control_secret
@@ -209,54 +224,32 @@ def input_metrics(source: OwnedSource) -> Iterator[Metric]:
     yield gauge("snapshot_timestamp_seconds", help_text, source.oldest_barrier_s())
 
 
-class FlowMetrics(Collector, Generic[M]):
+class FlowMetrics(Collector):
     """A collector of the metrics of a flow's current member. Before `attach` there are only a few."""
 
     def __init__(self) -> None:
-        self._member: M | None = None
+        self._member: GroupMember | None = None
         self.registry = registry_of(self)
 
-    def attach(self, member: M) -> None:
+    def attach(self, member: GroupMember) -> None:
         self._member = member
 
     def obstacle(self) -> str:
         """Return why the flow is not ready; empty if it is."""
-        return "starting" if self._member is None else self._obstacle_of(self._member)
+        return "starting" if self._member is None else self._member.obstacle()
 
     def collect(self) -> Iterator[Metric]:
         yield from availability_metrics(self.obstacle())
-        if (member := self._member) is not None:
-            yield from input_metrics(member.source)
-            yield from member.spans.stages.collect()
-            added = member.watch.added
-            yield counter("added_partitions", "Partitions added to topics since the start", "topic", added, added)
-            yield gauge("connected", "1 while the brokers can be reached", int(member.outage_monitor.connected))
-            left_out = member.table.left_out
-            yield counter("control_events_left_out", "Ignored control events", "reason", left_out, LEFT_OUT)
-            yield from self._metrics_of(member)
-
-    def _obstacle_of(self, member: M) -> str:
-        source, membership = member.source, member.membership
-        if not source.ready():
-            return "stopping" if source.stopping.is_set() else "starting"
-        if not member.outage_monitor.connected:
-            return "Kafka is unavailable"
-        if membership.member_id is None:
-            return "not a member of the deployment yet"
-        opening = membership.expected - source.partitions()
-        return f"partitions {ranges_of(opening)} are being opened" if opening else ""
-
-    def _metrics_of(self, member: M) -> Iterator[Metric]:
-        """Yield the metrics that only this flow has."""
-        raise NotImplementedError
+        if self._member is not None:
+            yield from self._member.metrics()
 
 
-class KafkaFlow(Generic[M]):
+class KafkaFlow:
     """A flow on Kafka in this process: one member of a deployment at a time."""
 
-    def __init__(self, config: Config, metrics: FlowMetrics[M]) -> None:
+    def __init__(self, config: Config) -> None:
         """Raise UsageError without a state directory."""
-        self._config, self._metrics = config, metrics
+        self._config, self._metrics = config, FlowMetrics()
         self._state_dir, self._stopping = config.named_state_dir(), Event()
         self._has_begun = False
 
@@ -318,5 +311,5 @@ class KafkaFlow(Generic[M]):
         """Prepare the process, while it holds the state directory."""
         raise NotImplementedError
 
-    def _open_member(self, stack: ExitStack) -> M:
+    def _open_member(self, stack: ExitStack) -> GroupMember:
         raise NotImplementedError

@@ -157,7 +157,7 @@ class _Parts(main_flow.MainFlowMember):
 def patch_members(patches: Patches) -> None:
     """Let members run in the simulation: on the loop without Bytewax, without signals, and watched."""
     patches.replace(flow_member, "run", run_loop)
-    patches.replace(main_flow, "MainFlowMetrics", lambda _: SimpleNamespace(attach=lambda *_: None))
+    patches.replace(flow_member, "FlowMetrics", lambda: SimpleNamespace(attach=lambda *_: None))
     patches.replace(flow_member, "stop_on_signals", lambda _: None)
     patches.replace(flow_member, "sys", SimpleNamespace(setswitchinterval=lambda _: None))
     patches.replace(main_flow, "MainFlowMember", _Parts)

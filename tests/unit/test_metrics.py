@@ -5,8 +5,8 @@ import logging
 import re
 import subprocess
 from collections import Counter
+from copy import copy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, get_args
 from unittest.mock import Mock
 
@@ -33,9 +33,11 @@ from recallflow.control import ControlHistory
 from recallflow.errors import ErrorCode, InvalidRecord
 from recallflow.events import DERIVED_TYPES, EnrichmentRequest, EnrichmentResult
 from recallflow.flows import record_spans as module
+from recallflow.flows.config import RunSettings
 from recallflow.flows.engine_metrics import OutputCounter, Stages
-from recallflow.flows.enrich import EnrichmentCounter, EnrichmentMetrics
-from recallflow.flows.kafka import MainFlowMetrics
+from recallflow.flows.enrich import EnrichmentCounter, EnrichmentMember
+from recallflow.flows.kafka import MainFlowMember
+from recallflow.flows.member import FlowMetrics
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import MISROUTED_REASONS, OwningPartitions
 from recallflow.flows.settings import Settings
@@ -112,7 +114,9 @@ def test_earlier_queries_and_memories_are_not_waiting(tally: OutputCounter) -> N
 def running(tally: OutputCounter, tmp_path: Path) -> Any:
     settings, embedder = Settings(partitions=1), load_embedder("hash")
     directory = StateDirectory.open(tmp_path / "s", settings.fingerprint(embedder), settings.cache_bytes)
-    return SimpleNamespace(
+    member = MainFlowMember.__new__(MainFlowMember)
+    vars(member).update(
+        run_settings=RunSettings(),
         source=OwnedSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, sync_s=1.0, tails=lambda: ({}, 0)),
         directory=directory,
         output_counter=tally,
@@ -126,9 +130,10 @@ def running(tally: OutputCounter, tmp_path: Path) -> Any:
         checkpoints=None,
         meters=(),
     )
+    return member
 
 
-def shown(metrics: MainFlowMetrics | EnrichmentMetrics) -> dict[str, float]:
+def shown(metrics: FlowMetrics) -> dict[str, float]:
     """Every sample of ours by its name and labels."""
     text = generate_latest(metrics.registry).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
@@ -137,7 +142,7 @@ def shown(metrics: MainFlowMetrics | EnrichmentMetrics) -> dict[str, float]:
 
 
 def test_metrics_show_the_counts(running: Any) -> None:
-    metrics = MainFlowMetrics()
+    metrics = FlowMetrics()
     known = {"recallflow_ready": 0, f"recallflow_build_info{{'version': '{__version__}'}}": 1}
     assert (shown(metrics), metrics.obstacle()) == (known, "starting")
     metrics.attach(running)
@@ -162,7 +167,7 @@ def test_metrics_show_the_counts(running: Any) -> None:
 
 
 def test_every_counter_is_there_before_anything_is_counted(running: Any) -> None:
-    metrics = MainFlowMetrics()
+    metrics = FlowMetrics()
     metrics.attach(running)
     found = shown(metrics)
     expected = [f"recallflow_responses_total{{'status': '{status}'}}" for status in ("ok", "degraded", "error")]
@@ -186,9 +191,10 @@ def test_every_counter_is_there_before_anything_is_counted(running: Any) -> None
 
 
 def test_readiness_names_the_obstacle(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics, early = MainFlowMetrics(), MainFlowMetrics(serve_while_catching_up=True)
-    for one in (metrics, early):
-        one.attach(running)
+    metrics, early, ready_early = FlowMetrics(), FlowMetrics(), copy(running)
+    ready_early.run_settings = RunSettings(serve_while_catching_up=True)
+    metrics.attach(running)
+    early.attach(ready_early)
     assert (metrics.obstacle(), early.obstacle()) == ("starting", "starting")
     monkeypatch.setattr(running.source, "ready", lambda: True)
     running.source.catch_up.set_targets({f"{MEMORIES}:0": 3})
@@ -211,15 +217,16 @@ def test_readiness_names_the_obstacle(running: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_oldest_barrier_of_owned_partitions_is_shown(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics = MainFlowMetrics()
+    metrics = FlowMetrics()
     metrics.attach(running)
     monkeypatch.setattr(running.source, "_owned", {0: Mock(barrier_s=11.0), 1: Mock(barrier_s=10.0)})
     assert shown(metrics)["recallflow_snapshot_timestamp_seconds"] == 10.0
 
 
 def test_results_are_counted_by_task_code_and_reason(running: Any) -> None:
-    flow, metrics = running, EnrichmentMetrics()
-    flow.state_dir, flow.enrichment_counter, flow.meters = flow.directory.path, EnrichmentCounter(), [Meter("judge")]
+    flow, metrics = EnrichmentMember.__new__(EnrichmentMember), FlowMetrics()
+    vars(flow).update(vars(running))
+    flow.state_dir, flow.enrichment_counter, flow.meters = running.directory.path, EnrichmentCounter(), [Meter("judge")]
     metrics.attach(flow)
     request = EnrichmentRequest.model_construct(tasks=["facts", "extract", "classify"])
     result = EnrichmentResult.model_construct(

@@ -3,6 +3,7 @@
 Mocks replace the running dataflow: name, type, labels and help of a metric do not depend on its values."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -11,8 +12,9 @@ from prometheus_client.core import Metric
 
 from recallflow.connectors.http.server import RequestMetrics
 from recallflow.flows.engine_metrics import OutputCounter, Stages
-from recallflow.flows.enrich import EnrichmentCounter, EnrichmentMetrics
-from recallflow.flows.kafka import MainFlowMetrics
+from recallflow.flows.enrich import EnrichmentCounter, EnrichmentMember
+from recallflow.flows.kafka import MainFlowMember
+from recallflow.flows.member import FlowMetrics, GroupMember
 from recallflow.flows.settings import TopicNames
 from recallflow.members import member_families
 from tools.reference import markdown
@@ -40,16 +42,20 @@ def page() -> str:
 def _of_run() -> Iterator[Metric]:
     running = MagicMock(output_counter=OutputCounter("", {}), directory=MagicMock(path=Path(), unfit={}))
     running.spans.stages = Stages(TopicNames().read_topics())
-    metrics = MainFlowMetrics()
-    metrics.attach(running)
-    yield from metrics.collect()
+    yield from _metrics_of(MainFlowMember, running)
     yield from member_families([])
 
 
 def _of_enrich() -> Iterable[Metric]:
     running = MagicMock(enrichment_counter=EnrichmentCounter(), state_dir=Path())
     running.spans.stages = Stages((TopicNames().enrichment,))
-    metrics = EnrichmentMetrics()
+    return _metrics_of(EnrichmentMember, running)
+
+
+def _metrics_of(member_type: type[GroupMember], running: MagicMock) -> Iterable[Metric]:
+    running.__class__ = member_type  # type: ignore[assignment]  # for `super()`
+    running.metrics = partial(member_type.metrics, running)
+    metrics = FlowMetrics()
     metrics.attach(running)
     return metrics.collect()
 
