@@ -344,8 +344,6 @@ class EngineThread:
         if ready.exception() is None:
             self._loop.call_soon_threadsafe(self._end_requested.set)
 
-    # ------------------------------------------------------------------ the thread
-
     def _run(self) -> None:
         command.set(self._name)
         try:

@@ -1,5 +1,5 @@
-"""Common parts of both Kafka flows: a member with its control table, topics, source, membership and sink, and the loop
-that joins again after a membership was lost."""
+"""The base of both flows on Kafka: a member of a consumer group with its control table, topics, source, membership and
+sink, and the loop that joins the group again after a membership was lost."""
 
 import logging
 import sys
@@ -48,22 +48,23 @@ from recallflow.state.description import hold
 from recallflow.state.directory import StateDirectory
 from recallflow.state.files import is_temporary
 
-REJOIN_S, REJOIN_MOST_S = 1.0, 60.0  # pauses after I/O errors
+REJOIN_PAUSE_S, REJOIN_PAUSE_MAX_S = 1.0, 60.0  # after I/O errors
 
 _log = logging.getLogger(__name__)
 
 
 class GroupMember:
-    """The parts of one group membership, in the order of their creation. The stack closes them in reverse order."""
+    """One membership in a consumer group, with its components. A subclass creates these in the order of their
+    dependencies, and the stack closes them in reverse order."""
 
     remedies: Remedies = REMEDIES  # remedies for deleted records, in messages
     spans: RecordSpans
 
-    def __init__(
-        self, config: Config, stack: ExitStack, stopping: Event, inputs: tuple[str, str], named_after: str
-    ) -> None:
+    def __init__(self, config: Config, stack: ExitStack, stopping: Event, inputs: tuple[str, str], topic: str) -> None:
+        """Start without components. `inputs` are the topics to read in order and in any order; the deployment is named
+        after `topic`, unless its name is configured."""
         self.config, self.options, self.topics, self.run_settings = config, config.kafka, config.topics, config.run
-        self.state_dir, self.name = config.named_state_dir(), deployment_name(config, named_after)
+        self.state_dir, self.name = config.named_state_dir(), deployment_name(config, topic)
         self.inputs, self.stopping, self.closing, self._stack = inputs, stopping, CloseErrors(), stack
         self.earlier_outputs = EarlierOutputs()
 
@@ -74,7 +75,6 @@ class GroupMember:
         return next((error for check in self.failure_checks() if (error := check()) is not None), None)
 
     def recipe(self) -> Recipe:
-        """Return the flow to execute."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -118,13 +118,14 @@ class GroupMember:
         self.table = self._stack.enter_context(closing(table))
 
     def _follow_topics(self, read: Mapping[str, str], outputs: Sequence[str]) -> None:
-        """Look up the topics (`read`: by flag), compare their ids with earlier runs, and track the ends of outputs."""
+        """Look up topics, compare their ids with earlier runs, and track the end offsets of outputs. `read` has the
+        topics to read by command-line flag."""
         self.outputs = [*dict.fromkeys(outputs)]
         topics = [*dict.fromkeys((*read.values(), *self.outputs))]
-        there = first_descriptions(self.options, topics)
-        self.counts = {topic: described.partitions for topic, described in there.items()}
-        self.watch = TopicWatcher(partial(describe_topics, AdminClient(self.options.admin()), topics), there)
-        self.watch.add_listeners(TopicRegistry.open(self.state_dir, there, read).check, self.table.grow)
+        found = first_descriptions(self.options, topics)
+        self.counts = {topic: description.partitions for topic, description in found.items()}
+        self.watch = TopicWatcher(partial(describe_topics, AdminClient(self.options.admin()), topics), found)
+        self.watch.add_listeners(TopicRegistry.open(self.state_dir, found, read).check, self.table.grow)
         self.ends = EndOffsetPoller(self.options, {topic: self.counts[topic] for topic in self.outputs})
         self.ends.ask()
 
@@ -134,7 +135,7 @@ class GroupMember:
         memory_ends: MemoryEnds | None = None,
         queries_in_flight_max: int | None = None,
     ) -> None:
-        """Open the source, and the monitor that counts the records to catch up with after an outage."""
+        """Open the source, and the monitor that counts the unapplied records after an outage."""
         self.source = OwnedSource(
             self.options,
             *self.inputs,
@@ -201,8 +202,8 @@ class GroupMember:
         )
         self._stack.callback(self.membership.close)
         self.max_bytes = check_sizes(self.options, self.inputs, self.outputs, checks_credentials=checks_credentials)
-        outage_s, permit = self.membership.outage_s, self.membership.check
-        sender = OutputSender(self.options, self.max_bytes, permit, outage_s, self.stopping)
+        outage_s, check_lease = self.membership.outage_s, self.membership.check
+        sender = OutputSender(self.options, self.max_bytes, check_lease, outage_s, self.stopping)
         self.sink = DeliverySink(sender, self.earlier_outputs, self.ownership.commit_barriers, self.closing)
 
 
@@ -254,10 +255,10 @@ class KafkaFlow:
         self._has_begun = False
 
     def run(self) -> None:
-        """Run until SIGTERM or SIGINT. Then finish the current batch, sync the state, hand over the partitions, and
-        close everything. A second signal ends the process at once. A member joins again after its session expired, or
-        after a transient I/O error of its state. Raise any other error that stopped the flow."""
-        pauses_s = backoffs_s(REJOIN_S, REJOIN_MOST_S)
+        """Run until SIGTERM or SIGINT. Then finish the current batch, sync the state, and release the partitions. A
+        second signal ends the process at once. A member joins again after its session expired, or after a transient I/O
+        error of its state. Raise any other error that stopped the flow."""
+        pauses_s = backoffs_s(REJOIN_PAUSE_S, REJOIN_PAUSE_MAX_S)
         with self._process():
             while not self._stopping.is_set():
                 try:
@@ -286,12 +287,11 @@ class KafkaFlow:
 
     @contextmanager
     def _process(self) -> Iterator[None]:
-        """Serve metrics and hold the state directory for the lifetime of the process."""
-        chosen = self._config.run
+        """Serve metrics and lock the state directory within the block, across memberships."""
+        settings, metrics = self._config.run, self._metrics
         with ExitStack() as stack:
-            if (port := chosen.metrics_port) is not None:
-                metrics = self._metrics
-                stack.enter_context(Probes(chosen.metrics_host, port, metrics.registry, metrics.obstacle))
+            if (port := settings.metrics_port) is not None:
+                stack.enter_context(Probes(settings.metrics_host, port, metrics.registry, metrics.obstacle))
             stack.enter_context(hold(self._state_dir, create=True))
             self._prepare()
             yield
@@ -308,7 +308,7 @@ class KafkaFlow:
                 yield recipe
 
     def _prepare(self) -> None:
-        """Prepare the process, while it holds the state directory."""
+        """Prepare the process, after it locked the state directory."""
         raise NotImplementedError
 
     def _open_member(self, stack: ExitStack) -> GroupMember:

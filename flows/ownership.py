@@ -253,8 +253,6 @@ class Ownership:
     def _close(self, partitions: list[int]) -> None:
         self.source.give_up([number for number in partitions if number in self._last_barriers])
 
-    # ------------------------------------------------------------------ earlier outputs
-
     def _read_earlier_outputs(
         self, known: Mapping[int, PartitionProgress], ends: TopicOffsets
     ) -> dict[int, set[Identity]]:

@@ -184,7 +184,7 @@ def test_member_joins_anew_after_an_io_error_that_passes(
             raise error
 
     monkeypatch.setattr(MainKafkaFlow, "_run", run_once)
-    monkeypatch.setattr(member, "REJOIN_S", 0.0)
+    monkeypatch.setattr(member, "REJOIN_PAUSE_S", 0.0)
     with nullcontext() if runs == 3 else pytest.raises(type(error)):
         MainKafkaFlow(Config(state_dir=tmp_path / "s")).run()
     assert count == runs
