@@ -34,12 +34,12 @@ from recallflow.flows.engine_metrics import (
     queued_records,
     registry_of,
 )
-from recallflow.flows.gc_policy import SWITCH_INTERVAL_S
+from recallflow.flows.gc_policy import SWITCH_INTERVAL_S, engine_process
 from recallflow.flows.ownership import Ownership
 from recallflow.flows.partition_copies import Restore
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import deployment_name, stop_on_signals
-from recallflow.flows.runner import Recipe, run
+from recallflow.flows.runner import Recipe, run_loop
 from recallflow.flows.topic_checks import TopicRegistry, check_sizes
 from recallflow.operators.async_call import Completions
 from recallflow.owner import ranges_of
@@ -51,6 +51,21 @@ from recallflow.state.files import is_temporary
 REJOIN_PAUSE_S, REJOIN_PAUSE_MAX_S = 1.0, 60.0  # after I/O errors
 
 _log = logging.getLogger(__name__)
+
+
+def run(recipe: Recipe) -> None:
+    """Execute a recipe until its source ends, on Bytewax if it is installed. Raise the error that stopped it."""
+    with engine_process():
+        try:
+            from recallflow.flows.on_bytewax import run_on_bytewax
+        except ImportError as error:
+            if (error.name or "bytewax").partition(".")[0] != "bytewax":
+                raise
+            if not isinstance(error, ModuleNotFoundError):
+                _log.warning("Bytewax is installed but cannot be loaded (%s): running without it", error)
+            run_loop(recipe)
+        else:
+            run_on_bytewax(recipe)
 
 
 class GroupMember:

@@ -1,16 +1,10 @@
-"""Recipes of dataflows, and their execution: on Bytewax (`on_bytewax.py`) if it is installed, or else on the calling
-thread (`RecipeLoop`). Both give the same results."""
+"""Recipes of dataflows, and their execution on the calling thread. Bytewax (`on_bytewax.py`) gives the same results."""
 
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
-
-from recallflow.flows.gc_policy import engine_process
-
-_log = logging.getLogger(__name__)
 
 
 class RecipeSource(Protocol):
@@ -65,21 +59,6 @@ class Recipe(NamedTuple):
     source: RecipeSource
     steps: Sequence[BatchStep | KeyedStep]
     sink: RecipeSink
-
-
-def run(recipe: Recipe) -> None:
-    """Execute a recipe until its source ends, on Bytewax if it is installed. Raise the error that stopped it."""
-    with engine_process():
-        try:
-            from recallflow.flows.on_bytewax import run_on_bytewax
-        except ImportError as error:
-            if (error.name or "bytewax").partition(".")[0] != "bytewax":
-                raise
-            if not isinstance(error, ModuleNotFoundError):
-                _log.warning("Bytewax is installed but cannot be loaded (%s): running without it", error)
-            run_loop(recipe)
-        else:
-            run_on_bytewax(recipe)
 
 
 def run_loop(recipe: Recipe) -> None:

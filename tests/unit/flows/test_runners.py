@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from recallflow.flows import runner
+from recallflow.flows import member
 from recallflow.flows.engine_metrics import Stages
 from recallflow.flows.kafka import MainFlow
 from recallflow.flows.on_bytewax import run_on_bytewax
@@ -252,7 +252,7 @@ def test_unusable_bytewax_leaves_the_loop(monkeypatch: pytest.MonkeyPatch, error
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [SimpleNamespace(find_spec=find_spec), *sys.meta_path])
     executed: list[Recipe] = []
-    monkeypatch.setattr(runner, "run_loop", executed.append)
+    monkeypatch.setattr(member, "run_loop", executed.append)
     recipe = Recipe("main", SimpleNamespace(), [], SimpleNamespace())
-    runner.run(recipe)
+    member.run(recipe)
     assert executed == [recipe]
