@@ -100,12 +100,7 @@ class Answerer:
         """Return a query's response and its effects. Raise InvalidRecord if there is no answer. `results` are of
         models, `composed` is the answer that was composed during their calls. `has_event`: see `recall`."""
         if isinstance(ask.query, Recall):
-            recalled = recall(self._engine, self._to_request(ask.query, ask), results, composed, has_event)
-            memories = [memory.id for memory in recalled.response.memories or ()]
-            added = [*recalled.added.intersection(memories)]
-            ranked = [memory_id for memory_id in memories if memory_id not in recalled.added]
-            self._expansions.answered(ask, ranked, added)
-            return recalled.response, recalled.effects
+            return recall(self._engine, self._to_request(ask.query, ask), results, composed, has_event)
         response, warnings = self._look_up(ask, results), unread_field_warnings(ask.query)
         return response.model_copy(update={"warnings": [*response.warnings, *warnings]}), None
 
@@ -244,7 +239,8 @@ class Answerer:
 
         def is_readable(origin: dict[str, Any]) -> bool:
             head = hot.current(origin["memory_id"])
-            return head is not None and self._project(hot, head.seq) in projects
+            entry = None if head is None else self._value_or_error(keys.entry(hot.key, head.seq))
+            return (Entry.decode(entry).project_id if isinstance(entry, bytes) else None) in projects
 
         origin = row.derived_from
         if origin is None:
@@ -252,10 +248,6 @@ class Answerer:
         others = [other for other in origin.get("others", []) if is_readable(other)]
         readable = {name: value for name, value in (origin | {"others": others}).items() if value}
         return replace(row, derived_from=readable if is_readable(origin) else None)
-
-    def _project(self, hot: HotOwner, seq: int) -> str | None:
-        stored = self._value_or_error(keys.entry(hot.key, seq))
-        return Entry.decode(stored).project_id if isinstance(stored, bytes) else None
 
     def _rows(self, hot: HotOwner, index: OwnerIndex, slots: list[int]) -> list[MemoryRow | None]:
         """Return the rows of slots, each in its version; unreadable ones are redacted."""

@@ -119,11 +119,6 @@ class Columns:
         return zip(weights, self.values[name].take(positions).tolist(), strict=True)
 
 
-def fact_columns(index: OwnerIndex, question: Question) -> Columns:
-    """Return the columns of stored facts, which need neither words nor vectors. They have no weights."""
-    return Columns(_facts(index, question), {})
-
-
 def compute(
     index: OwnerIndex,
     question: Question,
@@ -135,7 +130,7 @@ def compute(
     """Return all columns that `weights` names. `query` holds vectors of the question's own words. By default all
     positions are `permitted`."""
     conversation = index.conversation
-    columns: dict[str, AnyColumn] = {**_facts(index, question)}
+    columns: dict[str, AnyColumn] = {**fact_columns(index, question)}
     words.spend_scan(index)
     dense, *mean_and_deviation = _dense(index, query)
     cosines = words.ZScores(dense, *mean_and_deviation)
@@ -206,8 +201,8 @@ def _dense(index: OwnerIndex, query: TextVectors) -> tuple[Column, float, float]
     return column, mean, deviation
 
 
-def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
-    """Return the columns of memories' stored facts that the question uses."""
+def fact_columns(index: OwnerIndex, question: Question) -> dict[str, Column]:
+    """Return the columns of memories' stored facts that the question uses. They need neither words nor vectors."""
     facts, columns = index.conversation.facts, dict[str, Column](_columns_of_all_questions(index))
     if len(subjects := people.subjects_of(index, question)) == 1:
         written = people.written_by(index, *subjects) if question.named else people.written_by(index, "user", "role")

@@ -29,7 +29,6 @@ from recallflow.operators.recall.stages import (
     Permitted,
     QueryRun,
     Ranked,
-    Recalled,
     Signal,
 )
 from recallflow.operators.redaction import Redacted
@@ -56,22 +55,12 @@ _SAME_FIELDS = tuple(RecalledMemory.model_fields.keys() & MemoryRow.__dataclass_
 _same_fields = attrgetter(*_SAME_FIELDS)
 
 Rows = Sequence[MemoryRow | None]
+ResponseAndEffects = tuple[Response, Effects | None]  # without effects if the query is about a past moment
 
 
-def relevance_warnings(inputs: RankingInput, judged: Judged, answered: int) -> list[Warn]:
-    """Return a warning if the permitted memories are most likely irrelevant to the question."""
-    min_relevance, permitted = inputs.query.min_relevance, len(inputs.allowed)
-    if min_relevance is not None and permitted and not answered:
-        detail = f"none of {permitted} memories has a relevance of {min_relevance:g}"
-    elif judged.is_unanswerable:
-        detail = f"most likely none of {permitted} memories holds the answer (answerable {judged.answerable:.2f})"
-    else:
-        return []
-    return [Warn(code="nothing_relevant", detail=detail)]
-
-
-def ranking_warnings(inputs: RankingInput, ranking: Ranking, rows: Rows) -> list[Warn]:
-    """Return warnings about missing memories, question words or graph, future event times, and unreadable rows."""
+def ranking_warnings(inputs: RankingInput, ranking: Ranking, rows: Rows, judged: Judged, count: int) -> list[Warn]:
+    """Return warnings about missing memories, question words or graph, future event times, unreadable rows, and
+    memories that are most likely irrelevant. `count` is the number of memories in the answer."""
     conversation, tuning = inputs.index.conversation, inputs.tuning
     known, permitted = conversation.size, len(inputs.allowed)
     found: list[Warn] = []
@@ -92,7 +81,14 @@ def ranking_warnings(inputs: RankingInput, ranking: Ranking, rows: Rows) -> list
         found.append(Warn(code="future_timestamp", detail=detail))
     if gone := sum(row is None for row in rows):
         found.append(Warn(code="rows_missing", detail=f"{gone} ranked memories are no longer stored"))
-    return found + redaction.warnings_of(rows)
+    found += redaction.warnings_of(rows)
+    if (min_relevance := inputs.query.min_relevance) is not None and permitted and not count:
+        detail = f"none of {permitted} memories has a relevance of {min_relevance:g}"
+        found.append(Warn(code="nothing_relevant", detail=detail))
+    elif judged.is_unanswerable:
+        detail = f"most likely none of {permitted} memories holds the answer (answerable {judged.answerable:.2f})"
+        found.append(Warn(code="nothing_relevant", detail=detail))
+    return found
 
 
 def _episodes(run: QueryRun, ranking: Ranking, memories: Sequence[RecalledMemory]) -> list[RecalledEpisode]:
@@ -143,9 +139,8 @@ def compose_answer(
         detail = f"{reranked.model}: {reranked.failure}; the first pass alone ordered these"
         warnings.append(Warn(code="rerank_failed", detail=detail))
     warnings += [*permitted.warnings, *signal.warnings]
-    warnings += ranking_warnings(ranked.inputs, ranking, expanded.rows[: len(ranking.positions)])
-    memories = _memories(run, signal, ranked, expanded)
-    warnings += relevance_warnings(ranked.inputs, ranked.judged, len(memories))
+    memories, rows = _memories(run, signal, ranked, expanded), expanded.rows[: len(ranking.positions)]
+    warnings += ranking_warnings(ranked.inputs, ranking, rows, ranked.judged, len(memories))
     episodes = None
     if run.tuning.mode == "episode":
         episodes = _episodes(run, ranking, memories) if len(ranking.positions) else []
@@ -260,7 +255,7 @@ def _explained(run: QueryRun, signal: Signal, ranked: Ranked, rows: Rows) -> lis
     return found
 
 
-def finish(answer: ComposedAnswer, results: ModelResults, rewritten: list[str], left_out: int) -> Recalled:
+def finish(answer: ComposedAnswer, results: ModelResults, rewritten: list[str], left_out: int) -> ResponseAndEffects:
     """Return the response, with a context if the query requests one, and its effects. `rewritten` are the
     answered subqueries, and `left_out` is the number of the others."""
     run, query, memories = answer.run, answer.run.query, answer.memories
@@ -289,10 +284,12 @@ def finish(answer: ComposedAnswer, results: ModelResults, rewritten: list[str], 
     response = _response(answer, results, rewritten, memories, optional, warnings)
     effects = None
     if run.moment.is_now:
-        effects = Effects(
-            tuple(answer.seqs[memory.id] for memory in memories), query.session_id, run.request.ask.asked_ms
-        )
-    return Recalled(response, effects, answer.added)
+        seqs = tuple(answer.seqs[memory.id] for memory in memories)
+        effects = Effects(seqs, query.session_id, run.request.ask.asked_ms)
+    ranked = [memory.id for memory in memories if memory.id not in answer.added]
+    added = [memory.id for memory in memories if memory.id in answer.added]
+    run.engine.expansions.answered(run.request.ask, ranked, added)
+    return response, effects
 
 
 def _response(

@@ -70,8 +70,6 @@ class CallResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelResults:
-    """All model results of one query so far."""
-
     calls: Mapping[ModelStep, CallResult] = field(default_factory=dict)
     vectors: Mapping[str, QuestionVector] = field(default_factory=dict)  # from the embedding service, by text
     candidates: int = 0  # the number of texts that the reranker was called with

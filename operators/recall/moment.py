@@ -127,11 +127,14 @@ def cache_scoped_index(hot: HotOwner, moment: Moment, index: OwnerIndex, gap_ms:
             hot.scoped.popitem(last=False)
 
 
-def graph_at(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGraph:
-    if moment.projects is None and moment.known_by_ms is None and moment.happened_by_ms is None:
-        return hot.graph
-    kind = PastGraph if moment.projects is None else ScopedGraph
-    return kind(hot.partition, hot.key, index, moment.known_by_ms, moment.happened_by_ms)
+def graph_at(hot: HotOwner, index: OwnerIndex, moment: Moment, *, of_versions: bool = False) -> OwnerGraph:
+    """Return the owner's graph as of the moment. For `of_versions`, it has the links of each version."""
+    is_scoped, times_ms = moment.projects is not None, (moment.known_by_ms, moment.happened_by_ms)
+    if of_versions:
+        return (ScopedVersionGraph if is_scoped else VersionGraph)(hot.partition, hot.key, index, *times_ms)
+    if is_scoped or times_ms != (None, None):
+        return (ScopedGraph if is_scoped else PastGraph)(hot.partition, hot.key, index, *times_ms)
+    return hot.graph
 
 
 def newest_seqs(index: OwnerIndex, moment: Moment) -> list[int]:
@@ -139,14 +142,6 @@ def newest_seqs(index: OwnerIndex, moment: Moment) -> list[int]:
     facts = index.conversation.facts
     seqs = facts["seq"] if moment.happened_by_ms is None else facts["seq"][facts["created_ms"] <= moment.happened_by_ms]
     return sorted({*seqs.tolist()}, reverse=True)
-
-
-def graph_for_filters(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGraph:
-    """Return the graph for filters. With history it has the links of each version."""
-    if not moment.history:
-        return graph_at(hot, index, moment)
-    kind = VersionGraph if moment.projects is None else ScopedVersionGraph
-    return kind(hot.partition, hot.key, index, moment.known_by_ms, moment.happened_by_ms)
 
 
 def snapshot(hot: HotOwner) -> Snapshot:

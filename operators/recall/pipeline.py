@@ -13,12 +13,12 @@ import numpy as np
 from recallflow.limits import PARTICIPANTS_MAX, QUERY_CHARACTERS
 from recallflow.llm import Prompt
 from recallflow.operators.recall import model_calls
-from recallflow.operators.recall.compose import compose_answer, finish
+from recallflow.operators.recall.compose import ResponseAndEffects, compose_answer, finish
 from recallflow.operators.recall.context import read_summaries
 from recallflow.operators.recall.deadline import Step, StepTimings
 from recallflow.operators.recall.filters import Filtering, superseded, valid
 from recallflow.operators.recall.model_calls import LLM_STEPS, NO_RESULTS, LlmStep, ModelRequests, ModelResults
-from recallflow.operators.recall.moment import Moment, graph_for_filters
+from recallflow.operators.recall.moment import Moment, graph_at
 from recallflow.operators.recall.question import MODE_OF, Question, Vocabulary, analyse_question, intent_of
 from recallflow.operators.recall.rank_and_judge import rank_candidates, read_signal
 from recallflow.operators.recall.ranking_input import Tuning, ranking_parameters
@@ -32,7 +32,6 @@ from recallflow.operators.recall.stages import (
     Permitted,
     QueryRun,
     Ranked,
-    Recalled,
     RecallRequest,
 )
 from recallflow.operators.recall.words import spend_scan
@@ -54,10 +53,10 @@ def recall(
     results: ModelResults = NO_RESULTS,
     composed: ComposedAnswer | None = None,
     has_event: Callable[[], bool] = lambda: False,
-) -> Recalled:
-    """Return a query's answer. `results` are the model results so far. `composed` is the answer composed during the
-    model calls, if it is still valid. Once `has_event` returns True, an event of the owner waits for the answer, and
-    subqueries that have not begun are left out. Raise InvalidRecord."""
+) -> ResponseAndEffects:
+    """Return a query's response and its effects. `results` are the model results so far. `composed` is the answer that
+    was composed during the model calls, if it is still valid. Once `has_event` returns True, an event of the owner
+    waits for the answer, and subqueries that have not begun are left out. Raise InvalidRecord."""
     if composed is None:
         composed = _find_all(_begin(engine, request, results))
     questions, subanswers = model_calls.subqueries(results, composed.run.question.text), list[ComposedAnswer]()
@@ -210,7 +209,9 @@ def _permit(run: QueryRun) -> Permitted:
     spend_scan(index)
     if project is None and not filters.model_fields_set:
         return Permitted(is_current.nonzero()[0], [], 0)
-    filtering = Filtering(index, graph_for_filters(run.request.hot, index, run.moment), run.moment)
+    filtering = Filtering(
+        index, graph_at(run.request.hot, index, run.moment, of_versions=run.moment.history), run.moment
+    )
     mask = is_current & filtering.within(filters)
     if project is not None:
         mask &= filtering.within(Filters(project_id=project))

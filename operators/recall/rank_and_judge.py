@@ -12,7 +12,6 @@ from recallflow.language.statements import StatementReading, read_statements
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.recall import model_calls, people, updates
 from recallflow.operators.recall.columns import Columns, compute, fact_columns
-from recallflow.operators.recall.deadline import Step
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.ranking import CANDIDATES, rank
 from recallflow.operators.recall.ranking_input import NO_SEQS, Ranking, RankingInput
@@ -173,7 +172,7 @@ def _input(run: QueryRun, permitted: Positions, signal: Signal, count: int) -> t
     # Without the question's vector, relevance is judged by words alone, whatever the embedder. The mode `recency`
     # computes no columns, so only those of stored facts are available.
     basis: Basis = "words" if signal.vector is None else run.engine.embedder.kind
-    columns = columns if columns.values else fact_columns(index, run.question)
+    columns = columns if columns.values else Columns(fact_columns(index, run.question), {})
     judge = Judge(index, run.question, columns, basis, len(permitted))
     session_id = query.session_id if moment.is_now else None
     inputs = RankingInput(
@@ -279,7 +278,7 @@ def _proximity(run: QueryRun, graph: QueryGraph) -> Column | None:
     near: Column | None = np.zeros(run.index.conversation.size)
     if "proximity" not in run.dropped:
         near = graph.proximity(run.query.entity_urns, run.question.text)
-        _record_cost(run, "proximity")
+        run.engine.shared.costs.add("proximity", run.timings.end("proximity"))
     return None if near is None else people.proximity_of_named(graph.index, run.question.named, near)
 
 
@@ -289,9 +288,5 @@ def _relationship(run: QueryRun, graph: QueryGraph) -> Mapping[int, float]:
     if hops <= HOPS_MIN or "boosts" in run.dropped or not run.tuning.wants_neighbours:
         return {}
     found = graph.boosts(hops)
-    _record_cost(run, "boosts")
+    run.engine.shared.costs.add("boosts", run.timings.end("boosts"))
     return found
-
-
-def _record_cost(run: QueryRun, step: Step) -> None:
-    run.engine.shared.costs.add(step, run.timings.end(step))

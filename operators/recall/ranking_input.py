@@ -94,7 +94,6 @@ def unread_field_warnings(query: QueryEvent) -> list[Warn]:
 
 
 def tenant_settings(decisions: ControlHistory, tenant_id: str, at_ms: int) -> RecallSettings:
-    """Return the tenant's recall settings as of a time (epoch ms)."""
     decided = decisions.as_of(tenant_id, "tenant.settings", RECALL_SETTINGS, at_ms)
     return RecallSettings.model_validate(decided.settings) if isinstance(decided, TenantSettings) else _NOTHING_SET
 

@@ -242,8 +242,6 @@ class Judge:
 
 
 class Judged(NamedTuple):
-    """The relevance of a ranking."""
-
     judge: Judge  # computes the relevance of further memories
     answerable: float | None  # the probability of an answer; None in the mode `recency`
     relevance: Column  # of each ranked memory

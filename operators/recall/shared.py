@@ -199,15 +199,12 @@ class CandidatesCache:
         self._cache.drop(lambda cached: cached[0]() is None)
 
     def put(self, conversation: Conversation, text: str, columns: Columns) -> None:
-        """Cache the columns, unless they alone exceed the budget."""
         size_bytes = _ENTRY_BYTES + getsizeof(text) + columns.nbytes
         self._cache.put((id(conversation), text), (ref(conversation), columns), size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The shared objects of one process."""
-
     questions: QuestionVectors
     candidates: CandidatesCache
     tokens: Callable[[], TokenCounter]  # returns the token counter, and loads it on first use

@@ -27,7 +27,7 @@ from recallflow.operators.recall.relevance import Judged
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.updates import Replacement
 from recallflow.queries import Recall
-from recallflow.responses import RecalledEpisode, RecalledMemory, Response, Warn
+from recallflow.responses import RecalledEpisode, RecalledMemory, Warn
 from recallflow.state.arrays import Column, Positions
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner
@@ -64,12 +64,6 @@ class Effects(NamedTuple):
     seqs: tuple[int, ...]
     session_id: str | None
     at_ms: int
-
-
-class Recalled(NamedTuple):
-    response: Response
-    effects: Effects | None  # None if the query is about a past moment
-    added: frozenset[str]  # ids of the memories from graph expansion
 
 
 class RecallRequest(NamedTuple):

@@ -195,8 +195,6 @@ def add_updates(
 
 
 class _ReasonData(NamedTuple):
-    """The data of a memory's reasons."""
-
     position: int
     row: MemoryRow | None
     words: Words  # the question's words in the memory

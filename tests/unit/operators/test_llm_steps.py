@@ -14,8 +14,7 @@ from recallflow.operators.answers import models as asking
 from recallflow.operators.answers import parked_queries
 from recallflow.operators.answers.models import Models, TimedModel
 from recallflow.operators.async_call import AsyncCall, CallCompletion, CallError, Completions, Runtime
-from recallflow.operators.recall.compose import finish
-from recallflow.operators.recall.stages import Recalled
+from recallflow.operators.recall.compose import ResponseAndEffects, finish
 from recallflow.operators.step import Clocks
 from tests.unit.operators.harness import DAY_MS, MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
 from tests.unit.operators.models import Clock, Language, failing
@@ -223,7 +222,7 @@ def test_internal_error_at_kept_candidates_searches_again(open_engine: Open, mon
     engine.run(QUERIES, ask(select_categories=True))
     finished: list[bool] = []
 
-    def broken_once(*given: Any) -> Recalled:
+    def broken_once(*given: Any) -> ResponseAndEffects:
         finished.append(True)
         if len(finished) == 1:
             raise ZeroDivisionError
