@@ -249,7 +249,10 @@ class Queries:
                 return []
             self._model_queries.wait(number)
             (parked,) = self._model_queries.end([number])
-        return self._answer(parked)
+        if self._stepped.has(parked.ask.owner):  # earlier queries of the owner come first
+            self._stepped.add(parked)
+            return []
+        return self._begin_answer(parked)
 
     def _plan_model_calls(self, parked: ParkedQuery) -> tuple[ModelRequests, Callable[[], ComposedAnswer | None]]:
         """Return the model requests of a query, and the search meanwhile. Internal errors become warnings."""
@@ -270,13 +273,6 @@ class Queries:
         """Answer the queries whose model calls have all finished, unless an event of the owner is in steps."""
         ready = self._received.take(lambda parked: not is_at_work(parked.ask.owner))
         return [output for parked in ready for output in self._guarded(self._start, parked)]
-
-    def _answer(self, parked: ParkedQuery) -> list[Output]:
-        """Answer a query, after earlier ones of its owner."""
-        if self._stepped.has(parked.ask.owner):
-            self._stepped.add(parked)
-            return []
-        return self._begin_answer(parked)
 
     def _begin_answer(self, parked: ParkedQuery) -> list[Output]:
         ask = parked.ask

@@ -30,7 +30,6 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice, repeat
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,15 +61,10 @@ SAME_DATE = 2.0  # maximum of the date column
 NEAR_DATE = 1.5
 
 
-class Cut(NamedTuple):
-    """The bound of late interaction, the costliest part of a large owner's signal."""
-
-    above: int  # owners with at most this many memories have no bound
-    # the number of permitted memories with late interaction, the best by the other columns; the rest have the mean, 0
-    best: int
-
-
-CUT = Cut(above=2_000, best=200)  # verified for every kind of chat: the answers equal those without the bound
+# The bound of late interaction, the costliest part of a large owner's signal. With more memories than `CUT_ABOVE`, an
+# owner has it for the `CUT_BEST` best permitted memories by the other columns; the rest have the mean, 0. Verified for
+# every kind of chat: the answers equal those without the bound.
+CUT_ABOVE, CUT_BEST = 2_000, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +114,7 @@ class Columns:
 
 
 def compute(
-    index: OwnerIndex,
-    question: Question,
-    query: TextVectors,
-    weights: Weights,
-    permitted: Positions | None = None,
-    cut: Cut = CUT,
+    index: OwnerIndex, question: Question, query: TextVectors, weights: Weights, permitted: Positions | None = None
 ) -> Columns:
     """Return all columns that `weights` names. `query` holds vectors of the question's own words. By default all
     positions are `permitted`."""
@@ -137,20 +126,20 @@ def compute(
     columns |= {"dense": dense, "reply": NeighbourColumn(dense, conversation.has_successor, 1)}
     columns |= _words(index, question, dense, weights)
     words.spend_scan(index)
-    complete = conversation.size <= cut.above
+    complete = conversation.size <= CUT_ABOVE
     columns = {name: column for name, column in columns.items() if name in weights}
     if complete:  # dense arrays are fastest for few memories
         columns = {name: np.asarray(column) for name, column in columns.items()}
     found = Columns(columns, weights, complete)
     chosen = np.arange(conversation.size) if complete or permitted is None else permitted
     # late interaction for the best memories by the other columns and the cosine
-    if not complete and len(chosen) > cut.best:
+    if not complete and len(chosen) > CUT_BEST:
         found = replace(found, first=(len(found.values), found.score()))
         late_weight = sum(weights.get(name, 0.0) for name in words.NAMES)
         score = -found.score() - COSINE_STAND_IN * late_weight * dense
         if len(chosen) < len(score):
             score = score[chosen]
-        chosen = np.sort(chosen[np.argpartition(score, cut.best)[: cut.best]])
+        chosen = np.sort(chosen[np.argpartition(score, CUT_BEST)[:CUT_BEST]])
     values = words.columns(index, words.units(index, question, query), chosen)
     wanted = {name: standard.scores for name, standard in values.items() if name in weights}
     standards = {name: standard for name, standard in ({"dense": cosines} | values).items() if name in weights}

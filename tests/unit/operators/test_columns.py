@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from recallflow.embedder import NO_FLOATS, TextVectors
 from recallflow.language.analysis import DateMention
 from recallflow.operators.recall import columns, words
-from recallflow.operators.recall.columns import Cut, compute, date_column
+from recallflow.operators.recall.columns import compute, date_column
 from recallflow.operators.recall.question import analyse_question
 from recallflow.operators.recall.weights import WEIGHTS, weights_of
 from recallflow.operators.recall.words import BEFORE, K1, LENIENT_B, LENT, NAMES, B, Units, bm25_scores, phrase_column
@@ -405,12 +405,14 @@ def test_columns_agree_with_single_places(
         assert not np.delete(scores, some).any()
 
 
-def test_best_of_large_and_small_owners_score_alike() -> None:
+def test_best_of_large_and_small_owners_score_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["bike tour", "tea", "x", "bike", "cake", "x y", "tea cake", "y"] * 4
     said = [(n // 6, text) for n, text in enumerate(texts)]
     index, question = word_index(said), analyse_question("Which bike tour?", [])
     whole = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"]["people"])
-    cut = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"]["people"], cut=Cut(above=8, best=12))
+    monkeypatch.setattr(columns, "CUT_ABOVE", 8)
+    monkeypatch.setattr(columns, "CUT_BEST", 12)
+    cut = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"]["people"])
     assert (whole.complete, cut.complete) == (True, False)
     (looked_at,) = np.asarray(cut.values["word"]).nonzero()
     assert 0 < len(looked_at) <= 12
