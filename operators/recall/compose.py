@@ -49,7 +49,7 @@ from recallflow.state.graph_codec import CONTRADICTS, NodeKey
 from recallflow.state.rows import MemoryRow
 
 CACHES = ("question_vector", "candidates")
-EDGES_MOST = 64  # edges read per memory for contradictions: its newest, and those to similar memories
+EDGES_MAX = 64  # read per memory for contradictions: its newest edges, and those to similar memories
 
 _SAME_FIELDS = tuple(RecalledMemory.model_fields.keys() & MemoryRow.__dataclass_fields__.keys())
 _same_fields = attrgetter(*_SAME_FIELDS)
@@ -208,7 +208,7 @@ def _memories(run: QueryRun, signal: Signal, ranked: Ranked, expanded: Expanded)
         if at < count and (key := model_calls.rerank_key(row.id, row.version)) in rerank_scores:
             optional["rerank_score"] = round(rerank_scores[key], 6)
         if has_edges:
-            edges = run.graph.edges(NodeKey(row.id, memory=True), EDGES_MOST)
+            edges = run.graph.edges(NodeKey(row.id, memory=True), EDGES_MAX)
             opposing = (edge for edge in edges if edge.type == CONTRADICTS and is_live(edge, run.moment.now_ms))
             if others := sorted(edge.target.text for edge in opposing):
                 optional["conflicts_with"] = others
@@ -246,22 +246,22 @@ def _explained(run: QueryRun, signal: Signal, ranked: Ranked, rows: Rows) -> lis
         np.round(np.array([*parts.values()]).reshape(len(parts), count), 6).T.tolist()
         for parts in (ranking.factors, ranking.boosts)
     )
-    found = []
-    for own, more, why_ in zip(factors, boosts, reasons, strict=True):
-        added = {name: boost for name, boost in zip(ranking.boosts, more, strict=True) if boost}
-        factors_of = dict(zip(ranking.factors, own, strict=True))
+    explained = []
+    for values, gains, memory_reasons in zip(factors, boosts, reasons, strict=True):
+        added = {name: boost for name, boost in zip(ranking.boosts, gains, strict=True) if boost}
+        factors_of = dict(zip(ranking.factors, values, strict=True))
         explanation = unchecked(Explanation, factors=factors_of, weights=weights, boosts=added)
-        found.append({"explanation": explanation, "why": why_})
-    return found
+        explained.append({"explanation": explanation, "why": memory_reasons})
+    return explained
 
 
 def finish(answer: ComposedAnswer, results: ModelResults, rewritten: list[str], left_out: int) -> ResponseAndEffects:
     """Return the response, with a context if the query requests one, and its effects. `rewritten` are the
     answered subqueries, and `left_out` is the number of the others."""
     run, query, memories = answer.run, answer.run.query, answer.memories
-    warnings, optional = [*answer.warnings], dict[str, Any]()
+    warnings, fields = [*answer.warnings], dict[str, Any]()
     if answer.episodes is not None:
-        optional["episodes"] = answer.episodes
+        fields["episodes"] = answer.episodes
     if (max_tokens := model_calls.context_tokens(query)) is not None:
         available_summaries, question = answer.summaries.available, run.question.text
         counter = run.engine.shared.tokens()
@@ -271,17 +271,17 @@ def finish(answer: ComposedAnswer, results: ModelResults, rewritten: list[str], 
             sufficient = model_calls.sufficient_summaries(results, question, available_summaries)
         summary_context = summaries_alone(answer, max_tokens, counter, sufficient, chosen)
         if summary_context is not None:
-            memories, optional["context"] = [], summary_context
-            optional |= {"episodes": []} if "episodes" in optional else {}
+            memories, fields["context"] = [], summary_context
+            fields |= {"episodes": []} if "episodes" in fields else {}
         else:
-            optional["context"], context_warnings = context(answer, max_tokens, counter, chosen)
+            fields["context"], context_warnings = context(answer, max_tokens, counter, chosen)
             warnings += context_warnings
         if query.check_sufficiency:
-            optional["sufficient"] = summary_context is not None
+            fields["sufficient"] = summary_context is not None
         run.timings.end("context")
     has_time, has_model = "llm" not in run.dropped, "llm" in run.engine.models
     warnings += model_calls.llm_warnings(query, results, left_out, has_model=has_model, has_time=has_time)
-    response = _response(answer, results, rewritten, memories, optional, warnings)
+    response = _response(answer, results, rewritten, fields | {"memories": memories}, warnings)
     effects = None
     if run.moment.is_now:
         seqs = tuple(answer.seqs[memory.id] for memory in memories)
@@ -293,12 +293,7 @@ def finish(answer: ComposedAnswer, results: ModelResults, rewritten: list[str], 
 
 
 def _response(
-    answer: ComposedAnswer,
-    results: ModelResults,
-    rewritten: list[str],
-    memories: list[RecalledMemory],
-    optional: dict[str, Any],
-    warnings: list[Warn],
+    answer: ComposedAnswer, results: ModelResults, rewritten: list[str], fields: dict[str, Any], warnings: list[Warn]
 ) -> Response:
     run, applied = answer.run, answer.applied
     timings, query = run.timings, run.query
@@ -330,7 +325,6 @@ def _response(
         Response,
         query_id=run.request.ask.query_id,
         status=status_of(warnings),
-        memories=memories,
         answerable=None if answer.answerable is None else round(answer.answerable, 6),
         query_intent=run.intent,
         computation_tier=tier,
@@ -341,12 +335,12 @@ def _response(
         tiebreak_applied=answer.tiebreak_applied,
         fallback=None if applied is None else applied.fallback,
         warnings=warnings,
-        **optional,
+        **fields,
     )
 
 
 def _current(run: QueryRun, positions: Positions) -> list[bool]:
-    """Return whether each position holds the latest version of its memory, valid now."""
+    """Return whether each position holds the latest version of its memory, and that version is valid now."""
     if run.moment.is_now:
         return [True] * len(positions)
     index, hot, facts = run.index, run.request.hot, run.index.conversation.facts

@@ -173,7 +173,7 @@ NO_SUMMARIES = CategorySummaries({}, {}, [])
 
 @dataclass(frozen=True, slots=True)
 class ComposedAnswer:
-    """Step 11: the response without its context. It holds no column of the owner's memories."""
+    """Step 11: the response without its context. It refers to no column of the owner's memories, which are large."""
 
     run: QueryRun
     permitted: Permitted
@@ -187,8 +187,8 @@ class ComposedAnswer:
     added: frozenset[str]  # ids of the memories from graph expansion
     episodes: list[RecalledEpisode] | None  # in the mode `episode`, else None
     summaries: CategorySummaries  # for the context
-    entities: EntityContext  # entities and further: for the context
-    further: Further
+    entities: EntityContext  # for the context
+    further: Further  # for the context
     warnings: list[Warn]
     change: int  # the number of the owner's events so far
 
