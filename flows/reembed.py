@@ -69,7 +69,7 @@ class TextToEmbed(NamedTuple):
 
 
 @dataclass
-class Cost:
+class ReembeddingCost:
     texts: int = 0
     characters: int = 0
     tokens: int = 0
@@ -137,8 +137,8 @@ class MemoryTopicReplay:
             for key, head in owners(partition):
                 yield from _missing_of(partition, key, head.owner)
 
-    def cost(self, counter: TokenCounter) -> Cost:
-        found = Cost(refused=self.refused["wrong_dimension"], misrouted=len(self.misrouted))
+    def cost(self, counter: TokenCounter) -> ReembeddingCost:
+        found = ReembeddingCost(refused=self.refused["wrong_dimension"], misrouted=len(self.misrouted))
         for one in self.missing():
             found.texts += 1
             found.characters += len(one.text)

@@ -98,7 +98,7 @@ class ApiKey(Control):
 
 class TokenKey(Control):
     """A key that verifies JWT signatures. Its name is the `kid`, its tenant `*`. `jwk` is a public key (RFC 7517);
-    null for a secret, of which the event contains only the `fingerprint`. A revoked key stays revoked."""
+    null for a secret: the event contains only its `fingerprint`. A revoked key stays revoked."""
 
     type: Literal["token_key"]
     algorithm: Literal["HS256", "RS256", "ES256"]

@@ -248,7 +248,7 @@ class ForgetFilter(StrictPart):
 
 
 class MemoryForget(Event):
-    """Removes one memory, or all that match a filter. No query ever returns a forgotten memory."""
+    """Removes one memory, or all matches of a filter. No query ever returns a forgotten memory."""
 
     type: Literal["memory.forget"]
     memory_id: Identifier | None = None
@@ -408,7 +408,7 @@ class ShownEntity(Model):
 class EnrichmentRequest(Event):
     """Request about one memory, one ended episode, or one category.
 
-    `source` is the position of the event that caused the request. `memories` are its subject: the memory, or those of
+    `source` is the position of the event that caused the request. `memories` are its subject: the memory, or all of
     the episode or category. `similar`, `recent` and `entities` are close or new other data. `text` is to be embedded.
     """
 

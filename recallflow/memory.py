@@ -5,7 +5,7 @@
         print(memory.search("Where does Ann live?", user="ann", k=5))
 
 The method names equal those in `RecallClient` and `AsyncRecallClient`, so a program runs on either. The operators and
-the state format equal those of an engine on Kafka: commands can open the directory while no program has it open, and
+the state format equal an engine's on Kafka: commands can open the directory while no program has it open, and
 vice versa. A write is applied and survives a kill of the program once its call returns. Errors: `recallflow.errors`."""
 
 import asyncio

@@ -51,7 +51,7 @@ def restrict_tree(folder: Path) -> None:
 
 
 def find_exposed_paths(folder: Path) -> list[Path]:
-    """Return those of the folder and its entries that other users of the machine may read or change. A folder of
+    """Return the folder and its entries, as far as other users of the machine may read or change them. A folder of
     another user, such as a mounted disk, is not returned itself. The entries of a private folder are protected."""
     status = folder.stat()
     if not status.st_mode & OTHERS:

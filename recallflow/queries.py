@@ -150,7 +150,7 @@ Values = Field(min_length=1, max_length=limits.FILTER_VALUES_MAX, fail_fast=True
 
 
 class Decay(StrictPart):
-    """Decay of a memory's recency by age. Parameters are in days; those of other functions have no effect."""
+    """Decay of a memory's recency by age. Parameters are in days; the other functions' have no effect."""
 
     function: DecayFunction = "exponential"
     tau_days: Days = 30.0
@@ -241,7 +241,7 @@ Conditions = Annotated[Filters, BeforeValidator(_check_size)]
 
 
 class AsOf(StrictPart):
-    """A past moment. `event_time`: ignore later events; `ingestion_time`: ignore what the engine did not know then."""
+    """A past moment. `event_time`: ignore later events; `ingestion_time`: ignore events that arrived later."""
 
     event_time: Timestamp | None = None
     ingestion_time: Timestamp | None = None

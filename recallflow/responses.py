@@ -349,7 +349,7 @@ class EpisodeInfo(Truncatable):
 
 class RecalledEpisode(Truncatable):
     """An episode of an answer in the mode `episode`. `start` and `end` are the times of its first and last message;
-    `size` is its number of memories, of which `members_returned` are in the answer; `relevance` is the probability
+    `size` is its number of memories, `members_returned` the number in the answer; `relevance` is the probability
     that it contains the answer."""
 
     id: str

@@ -56,7 +56,7 @@ class SchemaRegistry:
     """Client of a registry with Confluent's protocol. Thread-safe."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """`options` are those of confluent_kafka's client: `url`, `basic.auth.user.info`, `ssl.ca.location`, …"""
+        """`options` are confluent_kafka's: `url`, `basic.auth.user.info`, `ssl.ca.location`, …"""
         self.url = options.get("url", "")
         self.skips: frozenset[Position] = frozenset()  # positions of records that are not converted
         self._options = options
@@ -237,7 +237,7 @@ def _json_value(value: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Return an Avro value without null fields: in Avro, a null stands for a missing field."""
+    """Return an Avro value without null fields: in Avro, a null means a missing field."""
     if isinstance(value, dict):
         return {name: _without_nulls(one) for name, one in value.items() if one is not None}
     return [_without_nulls(one) for one in value] if isinstance(value, list) else _named_infinity(value)

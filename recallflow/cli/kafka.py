@@ -23,7 +23,7 @@ from recallflow.process import background_thread
 if TYPE_CHECKING:
     from recallflow.embedder import TokenCounter
     from recallflow.flows.config import Config
-    from recallflow.flows.reembed import Cost, MemoryTopicReplay
+    from recallflow.flows.reembed import ReembeddingCost, MemoryTopicReplay
     from recallflow.kafka_options import KafkaOptions
     from recallflow.llm import EmbeddingService, RemoteEmbedder
 
@@ -302,7 +302,7 @@ def _reembed(
     return 0
 
 
-def _cost_line(cost: "Cost", model: str, counter: "TokenCounter", price: float | None) -> str:
+def _cost_line(cost: "ReembeddingCost", model: str, counter: "TokenCounter", price: float | None) -> str:
     amount = f"{cost.characters:,} characters, about {cost.tokens:,} tokens ({counter.counted_by})"
     text = f"{cost.texts:,} texts have no vector of {model}: {amount}"
     if price is not None:

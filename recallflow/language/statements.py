@@ -27,7 +27,7 @@ _NUMBER = regex.compile(r"\d[\d.,:/-]*\d|\d")
 _POSSESSED_WITHIN = 3  # maximum number of words from "my" to the person
 _SUBSTRING_CUES = ("zh", "ja", "ko")  # no spaces between words; Korean words have particles
 _POSSESSIVES = " 的の"
-_SOMEBODY = -1  # stands for the row of a person whom only a cue indicates
+_SOMEBODY = -1  # in place of a row: a person whom only a cue indicates
 _WORDS_BYTES = 4 * 1024 * 1024
 _NO_VECTOR = np.zeros(0, np.float32)
 

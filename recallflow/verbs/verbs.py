@@ -373,7 +373,7 @@ class SyncCalls:
 
     @with_argument_help
     def each(self, *, user: str, filters: FilterArg | None = None, **fields: Any) -> Iterator[ListedMemory]:
-        """Yield all memories of a user, newest first, page by page. The arguments are those of `all`."""
+        """Yield all memories of a user, newest first, page by page. `all` has the same arguments."""
         query = {"limit": PAGE, "filters": filters} | fields
         while True:
             page = self.all(user=user, **query)
@@ -414,7 +414,7 @@ class AsyncCalls:
 
     @with_argument_help
     async def each(self, *, user: str, filters: FilterArg | None = None, **fields: Any) -> AsyncIterator[ListedMemory]:
-        """Yield all memories of a user, newest first, page by page. The arguments are those of `all`."""
+        """Yield all memories of a user, newest first, page by page. `all` has the same arguments."""
         query = {"limit": PAGE, "filters": filters} | fields
         while True:
             page = await self.all(user=user, **query)
