@@ -23,7 +23,7 @@ from recallflow.process import background_thread
 if TYPE_CHECKING:
     from recallflow.embedder import TokenCounter
     from recallflow.flows.config import Config
-    from recallflow.flows.reembed import ReembeddingCost, MemoryTopicReplay
+    from recallflow.flows.reembed import MemoryTopicReplay, ReembeddingCost
     from recallflow.kafka_options import KafkaOptions
     from recallflow.llm import EmbeddingService, RemoteEmbedder
 
