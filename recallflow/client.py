@@ -44,6 +44,7 @@ from recallflow.verbs.verbs import After, AsyncCalls, SyncCalls, Verbs, async_ca
 __all__ = ["AsyncRecallClient", "CatchingUp", "DeliveryFailed", "QueryFailed", "QueryTimeout", "RecallClient"]
 
 USERS_MAX = 10_000  # remembered users: the engine applied the last write of another user long ago
+_log = logging.getLogger(__name__)
 
 
 class OwnWrites:
@@ -64,9 +65,6 @@ class OwnWrites:
 
     def last(self, user_id: str) -> Position | None:
         return self._last.get(user_id)
-
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)

@@ -33,6 +33,17 @@ _API_KEY = re.compile(r"rfk_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 API_KEY_SHAPE = rb"rfk_[0-9a-f]{16}_"  # followed by the secret
 TOKEN_SHAPE = rb"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]+\.eyJ[A-Za-z0-9_-]+\."  # followed by the signature
 _SHAPE = re.compile(API_KEY_SHAPE + rb"[A-Za-z0-9_-]{43}|" + TOKEN_SHAPE)
+SIGNATURE = "recallflow-signature"
+SECRET_BYTES_MIN = 32  # minimum length: a reader of a signed event could guess a shorter secret
+_LENGTH_BYTES = 8
+RSA_BITS_MIN, RSA_BITS_MAX = 2_048, 16_384  # OpenSSL verifies nothing with longer keys
+KEYS_MAX = 100  # maximum number of keys in one document
+# Key type → its only accepted algorithm, and the JWK members of a public key or secret.
+_KEY_TYPES = {"RSA": ("RS256", ("e", "kty", "n")), "EC": ("ES256", ("crv", "kty", "x", "y")),
+              "oct": ("HS256", ("k", "kty"))}  # fmt: skip
+_kid: TypeAdapter[str] = TypeAdapter(Name)
+Token = str | Callable[[], str]
+_TOKEN_TEXT = re.compile(r"[!-~]+")
 
 
 class ApiKeyText(NamedTuple):
@@ -57,10 +68,6 @@ class ApiKeyText(NamedTuple):
 
     def __repr__(self) -> str:
         return f"ApiKeyText({self.name})"
-
-
-Token = str | Callable[[], str]
-_TOKEN_TEXT = re.compile(r"[!-~]+")
 
 
 class ClientCredentials:
@@ -139,11 +146,6 @@ class MasterKey(Protocol):
 
     def unwrap(self, wrapped: bytes) -> bytes:
         """Return the decrypted secret. Raise MasterKeyError, also for a secret of another key."""
-
-
-SIGNATURE = "recallflow-signature"
-SECRET_BYTES_MIN = 32  # minimum length: a reader of a signed event could guess a shorter secret
-_LENGTH_BYTES = 8
 
 
 def check_secret(name: str, secret: str | None) -> None:
@@ -262,14 +264,6 @@ def _closing(data: bytes, begin: int) -> int:
         if depth == 0:
             return bracket.end()
     return len(data)
-
-
-RSA_BITS_MIN, RSA_BITS_MAX = 2_048, 16_384  # OpenSSL verifies nothing with longer keys
-KEYS_MAX = 100  # maximum number of keys in one document
-# Key type → its only accepted algorithm, and the JWK members of a public key or secret.
-_KEY_TYPES = {"RSA": ("RS256", ("e", "kty", "n")), "EC": ("ES256", ("crv", "kty", "x", "y")),
-              "oct": ("HS256", ("k", "kty"))}  # fmt: skip
-_kid: TypeAdapter[str] = TypeAdapter(Name)
 
 
 class SigningKey(NamedTuple):

@@ -13,6 +13,12 @@ NO_FLOATS: Matrix = np.zeros((0, 0), np.float32)
 
 # Content of a model's vectors: spelling; meaning of single words; meaning of words in context; spelling and meaning.
 Kind = Literal["spelling", "static", "contextual", "blended"]
+CHARACTERS_PER_TOKEN = 4
+# Han, kana, Hangul and their punctuation: about one token per character, because vocabularies have few of their words.
+_CJK = re.compile(
+    "[\u1100-\u11ff\u3000-\u30ff\u3100-\u318f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\uff00-\uffef\U00020000-\U0003134f]"
+)
 
 
 class TextVectors(NamedTuple):
@@ -77,14 +83,6 @@ def embed_texts(embedder: Embedder, texts: Sequence[str]) -> list[TextVectors]:
     if isinstance(embedder, TokenEmbedder):
         return embedder.embed_tokens(texts)
     return [TextVectors(row, NO_FLOATS) for row in embedder.embed(texts)]
-
-
-CHARACTERS_PER_TOKEN = 4
-# Han, kana, Hangul and their punctuation: about one token per character, because vocabularies have few of their words.
-_CJK = re.compile(
-    "[\u1100-\u11ff\u3000-\u30ff\u3100-\u318f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-    "\uff00-\uffef\U00020000-\U0003134f]"
-)
 
 
 class Estimate:

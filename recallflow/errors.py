@@ -60,6 +60,10 @@ ErrorCode = Literal[
     "skipped",  # an operator skipped the record
     "internal_error",  # a defect of recallflow: the record failed twice
 ]
+CHECK_ENGINE = "is the engine running (recallflow run)?"
+TRACE_EVERY_S = 60.0
+LOCATIONS_MAX = 1_000  # code locations whose last traceback is remembered
+_ID_DIGITS = 12
 
 
 class FieldProblem(NamedTuple):
@@ -224,9 +228,6 @@ class DeliveryFailed(RecallflowError):
     """Kafka did not acknowledge a record, which may be stored. Sent again with the same `id` it is applied once."""
 
 
-CHECK_ENGINE = "is the engine running (recallflow run)?"
-
-
 class QueryTimeout(RecallflowError, TimeoutError):
     """No response came in time; a late response is dropped. `advice` is the remedy."""
 
@@ -259,11 +260,6 @@ def trace_of(error: BaseException) -> str:
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     traces = ("".join([*traceback.format_tb(one.__traceback__), type(one).__qualname__]) for one in reversed(chain))
     return "\nled to\n".join(traces)
-
-
-TRACE_EVERY_S = 60.0
-LOCATIONS_MAX = 1_000  # code locations whose last traceback is remembered
-_ID_DIGITS = 12
 
 
 def defect_id(*parts: object) -> str:

@@ -32,6 +32,9 @@ EPOCH_MS_MAX = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
 EPOCH_SECONDS_MIN, EPOCH_SECONDS_MAX = 1_000_000_000, 9_999_999_999
 FLOAT32_MAX = 3.4028234663852886e38
 _TIMES = "RFC 3339 (2026-01-31T12:00:00Z) or epoch milliseconds"
+LETTERS_READ = 64  # compared characters of an unknown name
+ALIKE = 0.6  # minimum similarity of a suggestion, 0 to 1
+FIELDS_MAX = 64  # fields of an object with unknown ones: of a larger object only the number is reported
 
 
 def parse_time(value: object) -> int:
@@ -147,11 +150,6 @@ class Truncatable(Model):
     """A part of a response. `truncated` means that a text or a list was shortened to fit the topic."""
 
     truncated: bool = False
-
-
-LETTERS_READ = 64  # compared characters of an unknown name
-ALIKE = 0.6  # minimum similarity of a suggestion, 0 to 1
-FIELDS_MAX = 64  # fields of an object with unknown ones: of a larger object only the number is reported
 
 
 class StrictPart(Model):

@@ -44,6 +44,13 @@ _RETRIABLE = {
     KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
 }  # fmt: skip
 
+POLL_S = 0.05  # poll interval; an expired deadline is noticed at most this late
+METADATA_S = 1.0  # time limit of a metadata request
+RETRY_S = 0.2
+METADATA_INTERVAL_S = 2.0  # interval of the checks for added partitions and for a reachable Kafka
+RECORD_OVERHEAD_BYTES = 4_096  # of a record's key, headers and batch, in addition to the value
+DeliveryCallback = Callable[[Position | DeliveryFailed], None]
+
 
 def is_retriable(error: KafkaError) -> bool:
     """Return whether a retry may succeed."""
@@ -116,12 +123,6 @@ class ClientErrors:
             raise self.refused
 
 
-POLL_S = 0.05  # poll interval; an expired deadline is noticed at most this late
-METADATA_S = 1.0  # time limit of a metadata request
-RETRY_S = 0.2
-METADATA_INTERVAL_S = 2.0  # interval of the checks for added partitions and for a reachable Kafka
-
-
 class Inbox(NamedTuple):
     """Topic to read: all partitions. With `single`, only `partition`, or a random one if `partition` is None."""
 
@@ -132,10 +133,6 @@ class Inbox(NamedTuple):
 
 def reason_of(error: Exception) -> str:
     return str(error.args[0].str() if isinstance(error, KafkaException) else error)
-
-
-RECORD_OVERHEAD_BYTES = 4_096  # of a record's key, headers and batch, in addition to the value
-DeliveryCallback = Callable[[Position | DeliveryFailed], None]
 
 
 class ProducerAndReader:

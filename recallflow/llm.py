@@ -28,6 +28,8 @@ Task = Literal[
 
 # Failures of a batch that one of its texts may have caused: each text is then sent separately.
 TEXT_FAILURES: frozenset[ModelFailure] = frozenset(("rejected", "refused", "malformed"))
+FAILURES = 5  # consecutive failures that open a circuit breaker
+OPEN_S = 10.0  # time for which an open breaker refuses calls
 
 
 class Prompt(NamedTuple):
@@ -117,10 +119,6 @@ class Reranker(Protocol):
 
     async def score(self, question: str, texts: Sequence[str]) -> Sequence[float]:
         """Return a score per text, higher is better. Raise RerankerError. Do not block; support cancellation."""
-
-
-FAILURES = 5  # consecutive failures that open a circuit breaker
-OPEN_S = 10.0
 
 
 class Breaker:

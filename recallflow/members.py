@@ -36,6 +36,24 @@ from recallflow.state.description import DESCRIPTION
 from recallflow.state.lock import locked
 
 CHUNK_BYTES = 64 * 1024
+CONFIG = "--config"
+REPLY_TIMEOUT_S = 3.0  # per member, so that a suspended member does not block the others
+LABEL = "member"
+SUPERVISOR = "supervisor"
+OPENMETRICS = {"Accept": "application/openmetrics-text"}  # the only format with exemplars
+NOT_READY = "not ready: "  # prefix of the answer of /readyz
+EXIT_USAGE = 2  # wrong arguments or settings: a restart cannot help
+BACKOFF_S = 0.5  # pause before the first restart
+BACKOFF_MAX_S = 30.0
+STEADY_S = 60.0  # a member that ran this long was started correctly: its next pause is the first again
+_log = logging.getLogger(__name__)
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
+_NAME = re.compile(r"member-\d{2,}")
+CACHE_MIN_BYTES = 1024 * 1024
+# -P: a state directory in the current folder may have the name of a module.
+COMMAND = (sys.executable, "-P", "-m", "recallflow", "run", "--create", "--processes", "1", "--state-dir")
+_INVALID = re.compile(r"[^A-Za-z0-9._-]")  # characters that a group.instance.id cannot have
 
 
 async def relay(stream: StreamReader, name: str, *, as_json: bool) -> None:
@@ -66,9 +84,6 @@ def _write(lines: list[bytes], name: str, *, as_json: bool) -> None:
     with suppress(OSError):  # the reader of our output has exited, which must not stop the member
         sys.stderr.write(text)
         sys.stderr.flush()
-
-
-CONFIG = "--config"
 
 
 @dataclass(eq=False)
@@ -144,13 +159,6 @@ def _write_settings(pipe: IO[bytes], data: bytes) -> None:
     pipe.close()
 
 
-REPLY_TIMEOUT_S = 3.0  # per member, so that a suspended member does not block the others
-LABEL = "member"
-SUPERVISOR = "supervisor"
-OPENMETRICS = {"Accept": "application/openmetrics-text"}  # the only format with exemplars
-NOT_READY = "not ready: "  # prefix of the answer of /readyz
-
-
 class MemberMetrics(Collector):
     """Metrics of all members and of the supervisor, and the readiness of all members."""
 
@@ -212,14 +220,6 @@ def _add_families(families: dict[str, Metric], name: str, metrics: Iterable[Metr
             families[family.name] = Metric(family.name, family.documentation, family.type, family.unit)
         labelled = (sample._replace(labels={LABEL: name} | sample.labels) for sample in family.samples)
         families[family.name].samples.extend(labelled)
-
-
-EXIT_USAGE = 2  # wrong arguments or settings: a restart cannot help
-BACKOFF_S = 0.5
-BACKOFF_MAX_S = 30.0
-STEADY_S = 60.0  # a member that ran this long was started correctly: its next pause is the first again
-
-_log = logging.getLogger(__name__)
 
 
 class Supervisor:
@@ -285,10 +285,6 @@ class Supervisor:
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
 
-CGROUP_ROOT = Path("/sys/fs/cgroup")
-OWN_CGROUPS = Path("/proc/self/cgroup")
-
-
 def usable_cpus(groups: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> int:
     """Return the number of usable CPUs, rounded down, at least 1: with 3.5 CPUs a fourth process would be throttled."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -318,9 +314,6 @@ def _limit(folder: Path) -> Iterator[float]:
         quota_us = int((folder / "cpu.cfs_quota_us").read_text())
         if quota_us > 0:
             yield quota_us / int((folder / "cpu.cfs_period_us").read_text())
-
-
-_NAME = re.compile(r"member-\d{2,}")
 
 
 def member_name(number: int) -> str:
@@ -353,13 +346,6 @@ def state_directories(state_dir: Path, count: int) -> list[Path]:
         return [state_dir]
     check_multiple_processes(state_dir)
     return [state_dir / member_name(number) for number in range(count)]
-
-
-CACHE_MIN_BYTES = 1024 * 1024
-# -P: a state directory in the current folder may have the name of a module.
-COMMAND = (sys.executable, "-P", "-m", "recallflow", "run", "--create", "--processes", "1", "--state-dir")
-
-_INVALID = re.compile(r"[^A-Za-z0-9._-]")  # characters that a group.instance.id cannot have
 
 
 def process_count(config: Config) -> int:

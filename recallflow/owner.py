@@ -16,6 +16,7 @@ _MASK = 0xFFFFFFFF
 _POSITIVE = 0x7FFFFFFF
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
+NUMBER_MAX = 65_535  # larger numbers are mistakes: no topic has as many partitions
 
 
 def partition_of(key: bytes, partitions: int) -> int:
@@ -102,9 +103,6 @@ def workspace_of(
     owner = match["owner"].casefold()
     mapped = {name.casefold(): workspace for name, workspace in mappings.items()}.get(owner)
     return mapped or {name.casefold(): name for name in organisations}.get(owner, user_id)
-
-
-NUMBER_MAX = 65_535  # larger numbers are mistakes: no topic has as many partitions
 
 
 def parse_ranges(text: str) -> frozenset[int]:

@@ -41,6 +41,8 @@ _FRAME_BYTES = 5  # frame of a schema registry: a zero byte, and the schema's id
 _log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Model)
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}")  # shorter than any API key or token
+_reported: set[tuple[str, str]] = set()
 
 
 # Built for the first record: the import of a client must not wait for them.
@@ -192,10 +194,6 @@ def _check_distinct(pairs: list[tuple[str, object]]) -> None:
 def _size(value: object) -> int:
     """Return the number of values in a value, itself included, counted up to the limit of an event."""
     return sum(1 for _ in islice(json_values(value), limits.VALUES_MAX + 1))
-
-
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}")  # shorter than any API key or token
-_reported: set[tuple[str, str]] = set()
 
 
 def _report_once(kind: str, field: str) -> None:

@@ -15,6 +15,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+MEMBER_VARIABLE = "RECALLFLOW_MEMBER"  # set by a supervisor only; the supervisor's exit closes our standard input
+_log = logging.getLogger(__name__)
+STATE_SHARE = 1 / 2  # of the permitted file descriptors, like the next two
+CONNECTIONS_SHARE = 1 / 4
+ACCEPTED_SHARE = 1 / 16  # connections that one iteration of the event loop may accept before it closes any
+CONNECTIONS_MOST = 4_096  # because of memory: an open connection takes about 15 kB
+BACKLOG_MOST = 2_048
+DATABASE_FILES_LEAST = 20  # RocksDB raises lower values to 20
+_UNLIMITED = 1_048_576  # requested limit if the hard limit is infinite: Linux refuses more than fs.nr_open
+OUTAGE_S = 40.0  # default time limit of an outage
+STOP_S = 4.0  # time limit after a request to stop
+STEP_MAX_S = 5.0  # largest counted time between two calls: during a suspension the process did not wait
+
 
 def log_from_signal_handler(name: str, message: str) -> None:
     """Log a warning from a signal handler, without the log stream: the signal may have interrupted a write to it."""
@@ -23,11 +36,6 @@ def log_from_signal_handler(name: str, message: str) -> None:
     line = handlers[0].format(record) if handlers else f"recallflow: {message}"
     with contextlib.suppress(OSError):
         os.write(sys.stderr.fileno(), f"{line}\n".encode())
-
-
-MEMBER_VARIABLE = "RECALLFLOW_MEMBER"  # set by a supervisor only; the supervisor's exit closes our standard input
-
-_log = logging.getLogger(__name__)
 
 
 def end_with_supervisor() -> None:
@@ -69,15 +77,6 @@ def end_process(code: int) -> NoReturn:
         os._exit(code)
 
 
-STATE_SHARE = 1 / 2
-CONNECTIONS_SHARE = 1 / 4
-ACCEPTED_SHARE = 1 / 16  # connections that one iteration of the event loop may accept before it closes any
-CONNECTIONS_MOST = 4_096  # because of memory: an open connection takes about 15 kB
-BACKLOG_MOST = 2_048
-DATABASE_FILES_LEAST = 20  # RocksDB raises lower values to 20
-_UNLIMITED = 1_048_576  # requested limit if the hard limit is infinite: Linux refuses more than fs.nr_open
-
-
 def raise_descriptor_limit() -> None:
     """Raise the soft limit of open files to the hard limit, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -110,11 +109,6 @@ def max_database_files(databases: int) -> int:
 def descriptors_suffice(databases: int) -> bool:
     """Return whether the state's share of descriptors is enough for the minimum of this number of databases."""
     return int(descriptor_limit() * STATE_SHARE) >= databases * DATABASE_FILES_LEAST
-
-
-OUTAGE_S = 40.0
-STOP_S = 4.0
-STEP_MAX_S = 5.0  # largest counted time between two calls: during a suspension the process did not wait
 
 
 def backoffs_s(first_s: float, most_s: float) -> Iterator[float]:

@@ -5,6 +5,9 @@ from typing import NamedTuple, Self
 from recallflow.errors import ErrorCode
 from recallflow.fields import EPOCH_MS_MAX
 
+MOVED_HEADER = "recallflow-moved-from"
+TIME_HEADER = "recallflow-time"  # in a replayed dead letter: the time of its first append, in epoch milliseconds
+
 
 class Position(NamedTuple):
     """Position of a record in its log: `topic:partition:offset`, the read-your-writes token."""
@@ -29,10 +32,6 @@ class Position(NamedTuple):
         if not topic or position.partition < 0 or position.offset < 0:
             raise ValueError(f"not a position: {text!r}")
         return position
-
-
-MOVED_HEADER = "recallflow-moved-from"
-TIME_HEADER = "recallflow-time"  # in a replayed dead letter: the time of its first append, in epoch milliseconds
 
 
 class Principal(NamedTuple):

@@ -14,6 +14,13 @@ from recallflow.queries import QueryEvent
 from recallflow.registered_responses import schema_text
 from recallflow.responses import AVRO, PROTOBUF, Receipt, Response
 
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+REFERENCE = "#/components/schemas/{model}"
+BINDING = "0.5.0"  # of the Kafka binding
+OWNER_KEY = "tenant_id/user_id (percent-encoded): the events of one user are in one partition, in order"
+DECISION_KEY = "tenant_id/kind/name"
+ONCE, INTERNAL = "One response to each query, written once", "Internal, may change"
+
 
 def schemas() -> dict[str, dict[str, Any]]:
     """Return schema name → JSON Schema."""
@@ -26,22 +33,12 @@ def schemas() -> dict[str, dict[str, Any]]:
     return by_name
 
 
-DRAFT_7 = "http://json-schema.org/draft-07/schema#"
-
-
 def registered_schema(name: str, response_format: str) -> tuple[str, str]:
     """Return type and text of a schema for a registry. Responses in Avro and Protobuf have schemas of these types."""
     if name == "response" and response_format in (AVRO, PROTOBUF):
         return response_format.upper(), schema_text(response_format)
     # Registries cannot compare schemas of a later draft; ours have only keywords that both drafts share.
     return "JSON", orjson.dumps(schemas()[name] | {"$schema": DRAFT_7}).decode()
-
-
-REFERENCE = "#/components/schemas/{model}"
-BINDING = "0.5.0"  # of the Kafka binding
-OWNER_KEY = "tenant_id/user_id (percent-encoded): the events of one user are in one partition, in order"
-DECISION_KEY = "tenant_id/kind/name"
-ONCE, INTERNAL = "One response to each query, written once", "Internal, may change"
 
 
 class Channel(NamedTuple):

@@ -31,6 +31,8 @@ OPERATIONS: dict[str, Operation] = {  # other events are upsert_memory, queries 
 
 _propagator = TraceContextTextMapPropagator()
 tracer = trace.get_tracer("recallflow")
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_log = logging.getLogger(__name__)
 
 
 def operation_of(event_type: str, *, is_query: bool) -> Operation:
@@ -111,11 +113,6 @@ def _log_time(record: logging.LogRecord) -> str:
 
 def _logger_name(record: logging.LogRecord) -> str:
     return record.name.removeprefix("recallflow.")
-
-
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-
-_log = logging.getLogger(__name__)
 
 
 @contextmanager

@@ -12,6 +12,11 @@ from recallflow.responses import ListedMemory, MemoryVersion
 from recallflow.verbs.results import SearchResults
 from recallflow.verbs.verbs import AsyncCalls, SyncCalls
 
+M = TypeVar("M", bound=ListedMemory | MemoryVersion)
+WAIT_MS = 60_000  # longer than clients wait by default
+# Fields of a recall without results, so that no memory counts as used.
+_NO_RESULTS = MappingProxyType[str, Any]({"k": 1, "mode": "recency", "filters": {"session_ids": ["-"]}})
+
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
@@ -22,12 +27,6 @@ def extra(name: str) -> Iterator[None]:
         adapter = f"recallflow.integrations.{name.replace('-', '_')}"
         library = (error.name or "its library").partition(".")[0]
         raise ImportError(f"{adapter} needs {library}: {install(name)}") from None
-
-
-M = TypeVar("M", bound=ListedMemory | MemoryVersion)
-WAIT_MS = 60_000  # longer than clients wait by default
-# Fields of a recall without results, so that no memory counts as used.
-_NO_RESULTS = MappingProxyType[str, Any]({"k": 1, "mode": "recency", "filters": {"session_ids": ["-"]}})
 
 
 def wait_applied(client: SyncCalls, user_id: str, position: Position) -> None:

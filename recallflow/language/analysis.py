@@ -34,6 +34,21 @@ from recallflow.language.words import (
 WORD = 420  # weight of a word of one language; an integer, so that a sum does not depend on the order of words
 SCORE_MIN = 1.2 * WORD  # more than one word: a single one could be a name or a typing error
 MARGIN = 1.3  # minimum ratio of the best score to the second
+_CONTEXT = 32  # characters examined before and after a month's name: enough for any form of the day
+_DIGIT = regex.compile(r"\d")
+_ISO_DATE = regex.compile(r"\b((?:19|20)\d\d)-(\d\d)-(\d\d)\b", regex.ASCII)
+# No match in a date whose order of numbers is ambiguous: the whole year would be too broad.
+_DATE_YEAR = regex.compile(r"(?<!\b\d{1,2}[./-] ?)\b((?:19|20)\d\d)\b(?![./-]\d{1,2}[./-]\d)", regex.ASCII)
+_NUMERIC = {
+    "dmy": regex.compile(r"\b(?P<day>\d{1,2})[./-] ?(?P<month>\d{1,2})[./-] ?(?P<year>(?:19|20)\d\d)\b", regex.ASCII),
+    "ymd": regex.compile(r"\b(?P<year>(?:19|20)\d\d)[./-] ?(?P<month>\d{1,2})[./-] ?(?P<day>\d{1,2})\b", regex.ASCII),
+}
+
+_LETTER_OF = regex.compile(
+    r"(?P<arabic>\p{Arabic})|(?P<cyrillic>\p{Cyrillic})|(?P<devanagari>\p{Devanagari})|(?P<hangul>\p{Hangul})"
+    rf"|(?P<unspaced>[{UNSPACED}])|\p{{L}}"
+)
+_UNSPACED_WEIGHT = 3  # in letters: a character of these scripts is about half a word, a letter a fifth of a word
 
 
 class DetectedLanguage(NamedTuple):
@@ -78,13 +93,6 @@ def detect(words: Collection[str], lowered: str, assumed: int) -> DetectedLangua
     return _CERTAIN[best] if is_certain else _ASSUMED[assumed]
 
 
-_LETTER_OF = regex.compile(
-    r"(?P<arabic>\p{Arabic})|(?P<cyrillic>\p{Cyrillic})|(?P<devanagari>\p{Devanagari})|(?P<hangul>\p{Hangul})"
-    rf"|(?P<unspaced>[{UNSPACED}])|\p{{L}}"
-)
-_UNSPACED_WEIGHT = 3  # in letters: a character of these scripts is about half a word, a letter a fifth of a word
-
-
 def table_of(text: str, assumed: Sequence[int] = (0,)) -> Table:
     """Return the main language of a question; if its words identify none, the first of `assumed`."""
     text = normalised(text)
@@ -100,17 +108,6 @@ def table_of(text: str, assumed: Sequence[int] = (0,)) -> Table:
         if script:
             return BY_SCRIPT[script]
     return LATIN[detect(LATIN_WORD.findall(lowered), lowered, assumed[0]).number]
-
-
-_CONTEXT = 32  # characters examined before and after a month's name: enough for any form of the day
-_DIGIT = regex.compile(r"\d")
-_ISO_DATE = regex.compile(r"\b((?:19|20)\d\d)-(\d\d)-(\d\d)\b", regex.ASCII)
-# No match in a date whose order of numbers is ambiguous: the whole year would be too broad.
-_DATE_YEAR = regex.compile(r"(?<!\b\d{1,2}[./-] ?)\b((?:19|20)\d\d)\b(?![./-]\d{1,2}[./-]\d)", regex.ASCII)
-_NUMERIC = {
-    "dmy": regex.compile(r"\b(?P<day>\d{1,2})[./-] ?(?P<month>\d{1,2})[./-] ?(?P<year>(?:19|20)\d\d)\b", regex.ASCII),
-    "ymd": regex.compile(r"\b(?P<year>(?:19|20)\d\d)[./-] ?(?P<month>\d{1,2})[./-] ?(?P<day>\d{1,2})\b", regex.ASCII),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ _STACKED = regex.compile(r"(?<=\p{M}{30})\p{M}+")
 EXPANSION_MOST = 4  # largest factor by which normalisation lengthens a text: some characters expand to 18
 _DIGIT = re.compile("[٠-٩۰-۹०-९]")
 _DIGITS = {ord(character): str(unicodedata.digit(character)) for character in "٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹०१२३४५६७८९"}
+_GRAM = 4
+_SHORT_GRAM = 3  # of scripts that omit vowels
 
 
 def normalised(text: str) -> str:
@@ -83,10 +85,6 @@ def script_of(word: str) -> str:
     """Return the script of the word's first letter; an empty string for numbers and unsupported scripts."""
     found = _SCRIPT.search(word)
     return found.lastgroup or "" if found else ""
-
-
-_GRAM = 4
-_SHORT_GRAM = 3  # of scripts that omit vowels
 
 
 def grams(word: str) -> list[str]:

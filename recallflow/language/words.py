@@ -27,6 +27,10 @@ _KINDS = regex.compile(
     r"|(?P<other>[^\p{Han}\p{Hiragana}\p{Katakana}ー]+)"
 )
 _HANGUL = re.compile("[\uac00-\ud7a3]")
+_ENGLISH_BYTES = 16 * 1024 * 1024
+_OTHER_BYTES = 4 * 1024 * 1024
+_BY_SCRIPT = {"greek": "greek", "armenian": "armenian", "tamil": "tamil"}  # languages without a table
+_ENDINGS_MOST = 3  # removed endings: a word may have several in sequence
 
 
 def ascii_blanked(text: str) -> str:
@@ -98,12 +102,6 @@ def words(text: str) -> list[str]:
     table = unspaced_table(text)
     split = ([pair for pair, _ in pairs(run, table)] if unspaced else [run] for run, unspaced, _ in runs(text))
     return [*chain.from_iterable(split)]
-
-
-_ENGLISH_BYTES = 16 * 1024 * 1024
-_OTHER_BYTES = 4 * 1024 * 1024
-_BY_SCRIPT = {"greek": "greek", "armenian": "armenian", "tamil": "tamil"}  # languages without a table
-_ENDINGS_MOST = 3  # removed endings: a word may have several in sequence
 
 
 def _snowball(algorithm: str) -> Callable[[str], str]:

@@ -27,6 +27,11 @@ T = TypeVar("T")
 # Another library's argument name → ours: the first that the method has is used. Type checkers accept ours only.
 _ALIASES = {"user_id": ("user",), "top_k": ("k", "limit"), "limit": ("k",), "k": ("limit",)}
 _SET_BY_CLIENT = {"type", "tenant_id", "environment", "user_id"}  # event fields that a caller cannot pass
+# Fields of a chat message that events do not have: they are stored in the metadata.
+UNMAPPED = "tool_calls", "tool_call_id", "function_call", "refusal", "audio", "annotations", "reasoning_content"
+_INTEGERS = range(-(2**63), 2**64)
+_WAIT_MIN_S, _WAIT_MAX_S = 0.001, 2_147_483.0  # librdkafka counts milliseconds in 31 bits, and 0 means "for ever"
+AnyEvent = MemoryEvent | QueryEvent
 
 
 class UnknownFields(UsageError):
@@ -108,10 +113,6 @@ def _public_name(client: object, call: Callable[..., Any]) -> str:
     return f"{name}()" if call.__name__ == "__init__" else f"{name}.{call.__name__}()"
 
 
-# Fields of a chat message that events do not have: they are stored in the metadata.
-UNMAPPED = "tool_calls", "tool_call_id", "function_call", "refusal", "audio", "annotations", "reasoning_content"
-
-
 def message_fields(message: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
     """Return the event fields of a message. Raise UsageError for an invalid message."""
     content: object = message.model_dump(exclude_none=True) if isinstance(message, BaseModel) else message
@@ -128,10 +129,6 @@ def message_fields(message: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
         fields["content"] = fields.get("content") or None
         fields["metadata"] = {**(fields.get("metadata") or {}), **metadata}
     return fields
-
-
-_INTEGERS = range(-(2**63), 2**64)
-_WAIT_MIN_S, _WAIT_MAX_S = 0.001, 2_147_483.0  # librdkafka counts milliseconds in 31 bits, and 0 means "for ever"
 
 
 def check_sendable(event_type: str, fields: Mapping[str, Any]) -> None:
@@ -193,9 +190,6 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-AnyEvent = MemoryEvent | QueryEvent
 
 
 class ClientScope(NamedTuple):

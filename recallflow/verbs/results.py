@@ -22,6 +22,8 @@ from recallflow.responses import (
 
 S = TypeVar("S")
 R = TypeVar("R")
+T = TypeVar("T")
+MAX_CHARS = 100  # longest text of a memory in `str` and `repr`
 
 
 def new_future() -> "Future[Any]":
@@ -66,10 +68,6 @@ def gather(futures: Sequence["Future[S]"]) -> "Future[list[S]]":
     for future in futures:
         future.add_done_callback(count)
     return gathered
-
-
-T = TypeVar("T")
-MAX_CHARS = 100  # longest text of a memory in `str` and `repr`
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ After = Position | str | Added | Sequence[Position | str]
 
 WAIT_SHARE = 0.8  # fraction of a call's time limit that the engine may wait for a write
 WAIT_MAX_MS = 60_000
+PAGE = 1_000
 
 
 class Verbs(ABC):
@@ -317,8 +318,6 @@ def _latest(done: "Future[Response]") -> MemoryVersion | None:
 P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V", bound=Verbs)
-
-PAGE = 1_000
 
 
 def sync_call(call: Callable[Concatenate[V, P], "Future[T]"]) -> Callable[Concatenate["SyncCalls", P], T]:
