@@ -227,15 +227,15 @@ class ProducerAndReader:
 
     def _wanted(self) -> list[tuple[str, int]]:
         """Return every partition to read. Raise KafkaException, and SourceError for a missing topic or partition."""
-        wanted: list[tuple[str, int]] = []
+        partitions: list[tuple[str, int]] = []
         for inbox in self._inboxes:
             topic = self._consumer.list_topics(inbox.topic, timeout=METADATA_S).topics[inbox.topic]
             if topic.error is not None:
                 raise SourceError(f"{inbox.topic}: {topic.error.str()}")
             numbers = sorted(topic.partitions)
             chosen = [self._choose(inbox, numbers)] if inbox.single else numbers
-            wanted += [(inbox.topic, number) for number in chosen]
-        return wanted
+            partitions += [(inbox.topic, number) for number in chosen]
+        return partitions
 
     def _choose(self, inbox: Inbox, numbers: Sequence[int]) -> int:
         """Return the partition of an inbox for one partition: the same in every call."""

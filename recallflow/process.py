@@ -80,11 +80,11 @@ def end_process(code: int) -> NoReturn:
 def raise_descriptor_limit() -> None:
     """Raise the soft limit of open files to the hard limit, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _UNLIMITED if hard == resource.RLIM_INFINITY else hard
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    target = _UNLIMITED if hard == resource.RLIM_INFINITY else hard
+    if soft == resource.RLIM_INFINITY or soft >= target:
         return
     with contextlib.suppress(OSError, ValueError):  # macOS permits less than its hard limit: the soft limit stays
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
 
 
 def descriptor_limit() -> int:

@@ -103,8 +103,8 @@ class Record(NamedTuple):
         """Return the position at which the producer stored the record."""
         return self.moved_from or self.position
 
-    def _header(self, wanted: str) -> bytes:
-        return next((value or b"" for name, value in self.headers or () if name == wanted), b"")
+    def _header(self, header: str) -> bytes:
+        return next((value or b"" for name, value in self.headers or () if name == header), b"")
 
 
 class PartitionStart(NamedTuple):

@@ -100,7 +100,7 @@ def record_types() -> dict[str, _Type]:
 
 
 def avro_schema() -> dict[str, Any]:
-    named: set[str] = set()
+    defined: set[str] = set()
 
     def write(one: _Type) -> Any:
         if one.kind == "array":
@@ -109,9 +109,9 @@ def avro_schema() -> dict[str, Any]:
             return {"type": "map", "values": write(one.item)}
         if one.kind != "record":
             return "string" if one.kind == "opaque" else one.kind
-        if one.name in named:
+        if one.name in defined:
             return one.name
-        named.add(one.name)
+        defined.add(one.name)
         fields = [{"name": name, "type": ["null", write(of)], "default": None} for name, of in one.fields.items()]
         return {"type": "record", "name": one.name, "fields": fields}
 

@@ -170,8 +170,8 @@ class SchemaRegistry:
                 from confluent_kafka.schema_registry.avro import AvroDeserializer
 
                 avro: Callable[[bytes], Any] = AvroDeserializer(self.client)
-                named = orjson.loads(schema.schema_str or "")
-                is_ours = isinstance(named, dict) and f"{named.get('namespace')}.{named.get('name')}" == RESPONSE_NAME
+                root = orjson.loads(schema.schema_str or "")
+                is_ours = isinstance(root, dict) and f"{root.get('namespace')}.{root.get('name')}" == RESPONSE_NAME
                 return lambda value: _json(_without_nulls(avro(value)), is_ours)
             case "PROTOBUF":
                 return self._protobuf_decoder(schema_id)
@@ -205,9 +205,9 @@ class SchemaRegistry:
         described = pool.FindFileByName(file.name)
 
         def decode(value: bytes) -> bytes:
-            named = SchemaId("PROTOBUF")
-            payload = prefix_schema_id_deserializer(value, None, named)
-            message = GetMessageClass(codec._get_message_desc(pool, described, named.message_indexes or [0]))()
+            frame = SchemaId("PROTOBUF")
+            payload = prefix_schema_id_deserializer(value, None, frame)
+            message = GetMessageClass(codec._get_message_desc(pool, described, frame.message_indexes or [0]))()
             message.ParseFromString(payload.read())
             return _json(_message_fields(message), message.DESCRIPTOR.full_name == RESPONSE_NAME)
 

@@ -108,30 +108,30 @@ def items_filter(digests: Sequence[str]) -> Filters:
     return {"metadata": {DIGEST: list(digests)}}
 
 
-def namespace_filter(prefix: Namespace, wanted: Mapping[str, Any] | None = None) -> tuple[Filters, bool]:
-    """Return filters for a namespace and the namespaces below it, and whether they express all `wanted` conditions."""
-    conditions: list[Filters] = [{"metadata": {WITHIN: _path(prefix)}}]
+def namespace_filter(prefix: Namespace, conditions: Mapping[str, Any] | None = None) -> tuple[Filters, bool]:
+    """Return filters for a namespace and the namespaces below it, and whether they express all conditions."""
+    filters: list[Filters] = [{"metadata": {WITHIN: _path(prefix)}}]
     is_complete = True
-    for name, condition in (wanted or {}).items():
+    for name, condition in (conditions or {}).items():
         compared = condition if isinstance(condition, Mapping) else {"$eq": condition}
         for comparison, value in compared.items():
             if comparison in EQUALITIES and _is_filterable(name, value):
                 equal = {"metadata": {FIELD.format(name): value}}
-                conditions.append(equal if comparison == "$eq" else {"not": equal})
+                filters.append(equal if comparison == "$eq" else {"not": equal})
             else:
                 is_complete = False
-    return {"all": conditions}, is_complete
+    return {"all": filters}, is_complete
 
 
-def meets(found: Any, wanted: Any) -> bool:
+def meets(found: Any, condition: Any) -> bool:
     """Return whether a value meets a condition, by the rules of LangGraph's stores. Ranges match only numbers."""
-    if isinstance(wanted, Mapping) and any(name.startswith("$") for name in wanted):
-        return all(_compare(found, comparison, value) for comparison, value in wanted.items())
-    if isinstance(wanted, Mapping):
-        return isinstance(found, Mapping) and all(meets(found.get(name), one) for name, one in wanted.items())
-    if isinstance(wanted, list | tuple):
-        return isinstance(found, list) and len(found) == len(wanted) and all(map(meets, found, wanted))
-    return bool(found == wanted)
+    if isinstance(condition, Mapping) and any(name.startswith("$") for name in condition):
+        return all(_compare(found, comparison, value) for comparison, value in condition.items())
+    if isinstance(condition, Mapping):
+        return isinstance(found, Mapping) and all(meets(found.get(name), one) for name, one in condition.items())
+    if isinstance(condition, list | tuple):
+        return isinstance(found, list) and len(found) == len(condition) and all(map(meets, found, condition))
+    return bool(found == condition)
 
 
 def _compare(found: Any, comparison: str, value: Any) -> bool:
@@ -148,7 +148,7 @@ def matches(namespace: Namespace, condition: MatchCondition) -> bool:
     """Return whether a namespace matches a prefix or suffix condition; `*` is any label."""
     path = condition.path
     part = namespace[: len(path)] if condition.match_type == "prefix" else namespace[-len(path) :]
-    return len(part) == len(path) and all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))
+    return len(part) == len(path) and all(pattern in ("*", label) for pattern, label in zip(path, part, strict=True))
 
 
 def _path(namespace: Namespace) -> str:
