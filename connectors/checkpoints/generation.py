@@ -216,16 +216,14 @@ TableDigests = dict[FileIdentity, list[str]]  # table → SHA-256 of each piece
 
 
 class CheckpointUpload:
-    """One save. `stored` maps SHA-256 to objects that a generation names; sent objects are added to it. `previous` are
-    the tables of the previous save: unchanged ones are not read again."""
+    """One save. `stored` maps SHA-256 to objects that a generation names; sent objects are added to it. `known` are the
+    tables of the previous save: unchanged ones are not read again."""
 
-    def __init__(
-        self, objects: Objects, folder: str, save: str, stored: dict[str, str], previous: TableDigests
-    ) -> None:
+    def __init__(self, objects: Objects, folder: str, save: str, stored: dict[str, str], known: TableDigests) -> None:
         self.table_digests: TableDigests = {}
         self.sent_bytes = self.sent_objects = 0
         self._objects, self._folder, self._save, self._stored = objects, folder, save, stored
-        self._previous = previous
+        self._known = known
         self._lock = threading.Lock()
 
     def send(self, paths: Iterable[Path]) -> tuple[CheckpointFile, ...]:
@@ -234,7 +232,7 @@ class CheckpointUpload:
         digests_of = dict[Path, list[str]]()
         pieces = []
         for path, identity in identities.items():
-            digests = self._previous.get(identity)
+            digests = self._known.get(identity)
             if digests is not None and self._stored.keys() >= {*digests}:
                 digests_of[path] = digests
             else:

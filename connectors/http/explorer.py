@@ -50,15 +50,11 @@ POLICY = (
     "require-trusted-types-for 'script'; trusted-types recallflow-worker"
 )
 HEADERS: Mapping[str, str] = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "content-security-policy": POLICY, "x-content-type-options": "nosniff", "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer", "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin", "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-cache",  # the browser asks again with the ETag, and so gets a new version at once
-}
+}  # fmt: skip
 
 
 def routes(handler: RequestHandler) -> APIRouter:

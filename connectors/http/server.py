@@ -257,13 +257,10 @@ _NO_ROUTE = "none"
 
 class RequestMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = Counter(
-            "recallflow_http_requests", "Requests answered", ("route", "method", "status"), registry=registry
-        )
-        text = "Time until a request was answered"
-        self.seconds = Histogram(
-            "recallflow_http_request_seconds", text, ("route",), buckets=_BOUNDS_S, registry=registry
-        )
+        labels, text = ("route", "method", "status"), "Time until a request was answered"
+        self.requests = Counter("recallflow_http_requests", "Requests answered", labels, registry=registry)
+        name = "recallflow_http_request_seconds"
+        self.seconds = Histogram(name, text, labels[:1], buckets=_BOUNDS_S, registry=registry)
         self.in_progress = Gauge("recallflow_http_requests_under_way", "Requests under way", registry=registry)
 
 
@@ -332,7 +329,12 @@ class TracingMiddleware:
 
         async def send_traced(message: Message) -> None:
             if message["type"] == "http.response.start":
-                _describe(span, method, scope, message["status"])
+                if (path := route_of(scope)) != _NO_ROUTE:
+                    span.update_name(f"{method} {path}")
+                    span.set_attribute("http.route", path)
+                span.set_attribute("http.response.status_code", message["status"])
+                if message["status"] >= _SERVER_ERROR:
+                    fail(span, str(message["status"]))
                 names = [(name.encode(), value) for name, value in trace_headers() if value is not None]
                 message = {**message, "headers": [*message.get("headers", ()), *names]}
             await send(message)
@@ -343,12 +345,3 @@ class TracingMiddleware:
             except Exception as error:
                 fail(span, type(error).__name__)
                 raise
-
-
-def _describe(span: trace.Span, method: str, scope: Scope, status: int) -> None:
-    if (path := route_of(scope)) != _NO_ROUTE:
-        span.update_name(f"{method} {path}")
-        span.set_attribute("http.route", path)
-    span.set_attribute("http.response.status_code", status)
-    if status >= _SERVER_ERROR:
-        fail(span, str(status))

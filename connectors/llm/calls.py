@@ -87,17 +87,13 @@ class ServiceModel:
         """Raise UsageError for an invalid URL or header."""
         self.name = model
         self.meter = Meter(model)
+        # No redirects or proxies: texts of memories go to the configured address only.
+        url, headers, hooks = endpoint.url, endpoint.named_headers, {"response": [_leave_errors_unread]}
+        client = openai.DefaultAsyncHttpxClient(follow_redirects=False, event_hooks=hooks)
         self._client = openai.AsyncOpenAI(
-            api_key=endpoint.key or NO_KEY,
-            base_url=endpoint.url,
-            default_headers=endpoint.named_headers,
-            timeout=endpoint.timeout_s,
-            max_retries=0,  # our policy retries
-            # No redirects or proxies: texts of memories go to the configured address only.
-            http_client=openai.DefaultAsyncHttpxClient(
-                follow_redirects=False, event_hooks={"response": [_leave_errors_unread]}
-            ),
-        )
+            api_key=endpoint.key or NO_KEY, base_url=url, default_headers=headers, timeout=endpoint.timeout_s,
+            http_client=client, max_retries=0,  # our policy retries
+        )  # fmt: skip
         self._timeout_s = endpoint.timeout_s
         self._policy = policy = policy or Policy()
         self._breaker = Breaker(policy.timing.now_s)
@@ -144,7 +140,7 @@ class ServiceModel:
 
         self._calls_in_flight += 1
         try:
-            return await self._attempt_until_success(attempt, spend), spent
+            return await self._try(attempt, spend), spent
         except ModelError as error:
             error.spent = spent
             raise
@@ -176,9 +172,8 @@ class ServiceModel:
             cause = type(error.__cause__ or error).__name__
             raise CallFailed("unavailable", f"the service cannot be reached: {cause}") from None
 
-    async def _attempt_until_success(
-        self, attempt: Callable[[], Awaitable[Answer]], spend: Callable[[Cost], None]
-    ) -> Answer:
+    async def _try(self, attempt: Callable[[], Awaitable[Answer]], spend: Callable[[Cost], None]) -> Answer:
+        """Repeat an attempt until it succeeds or the policy ends. Report the cost of each. Raise ModelError."""
         failures = malformed = 0
         policy, timing = self._policy, self._policy.timing
         began_s = timing.now_s()

@@ -66,6 +66,7 @@ FIRST_WAIT_S = 0.5
 MOST_WAIT_S = 60.0  # upper limit of the delay before another attempt, even if the service asks for more
 
 WaitsWhileOpen = Literal["never", "rate limits", "always"]
+DailyLimit = Callable[[str], int | None]  # tenant → limit
 
 
 class RetryTiming(NamedTuple):
@@ -89,7 +90,7 @@ class Policy:
     attempts: int = 1
     waits_while_open: WaitsWhileOpen = "never"
     capacity: int | None = None
-    daily_token_limit: Callable[[str], int | None] = lambda _: None
+    daily_token_limit: DailyLimit = lambda _: None
     spending_file: Path | None = None
     timing: RetryTiming = field(default_factory=RetryTiming)
 
@@ -167,9 +168,7 @@ class Reservation(NamedTuple):
 class TokenBudget:
     """Tokens spent today (UTC) by tenant. A call reserves its estimate, so that concurrent calls stay in the budget."""
 
-    def __init__(
-        self, limit: Callable[[str], int | None], epoch_s: Callable[[], float], path: Path | None = None
-    ) -> None:
+    def __init__(self, limit: DailyLimit, epoch_s: Callable[[], float], path: Path | None = None) -> None:
         """`limit` returns the daily tokens of a tenant (None: unlimited). `path` is the file of today's spending."""
         self._limit, self._epoch_s, self._path = limit, epoch_s, path
         self._last_write_s = 0.0

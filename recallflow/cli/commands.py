@@ -134,9 +134,8 @@ def perform(arguments: Sequence[str] | None) -> int:
         options = parser.parse_args(arguments)
         with hidden_native_stderr(shown=options.debug), uncaught_errors_in_one_line(options.debug):
             handler = logging.StreamHandler(sys.stderr)
-            handler.addFilter(
-                lambda record: record.name != "recallflow.flows.local"
-            )  # the command prints these warnings
+            # The commands print these warnings themselves.
+            handler.addFilter(lambda record: record.name != "recallflow.flows.local")
             handler.setFormatter(MaskingFormatter("recallflow: %(message)s"))
             logging.basicConfig(handlers=[handler], level=logging.WARNING)
             code = _run(options)

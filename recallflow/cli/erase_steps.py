@@ -25,6 +25,12 @@ from recallflow.state.description import DESCRIPTION, describe, reads_topics
 from recallflow.state.folders import unpurged_owners
 from recallflow.state.trace_search import Findings
 
+COMPACTION = "compaction keeps the newest record of the user's key, which a tombstone removes"
+MEMORY_COMPACTION = (
+    "compaction keeps only the newest record of each user (for this user, the erasure). It deletes earlier events of "
+    "every other user too, so a memory topic must not be compacted"
+)
+
 
 def remains_line(found: topic_erasure.RemainingRecords, *, is_memory: bool) -> str:
     """Describe the remaining records of a user in a topic, with the time of their deletion at the latest."""
@@ -38,16 +44,10 @@ def _expiry(found: topic_erasure.RemainingRecords, *, is_memory: bool) -> str:
     kept = found.retention
     if kept is None:
         return "expiry unknown, because this user may not describe the topic's configuration"
-    policy = f"cleanup.policy={','.join(kept.policies)}"
     terms = [_retention(kept, found.newest_ms)] if kept.deletes else []
-    if kept.compacts and is_memory:
-        terms.append(
-            "compaction keeps only the newest record of each user (for this user, the erasure). It deletes earlier "
-            "events of every other user too, so a memory topic must not be compacted"
-        )
-    elif kept.compacts:
-        terms.append("compaction keeps the newest record of the user's key, which a tombstone removes")
-    return f"{policy}: {'; '.join(terms)}"
+    if kept.compacts:
+        terms.append(MEMORY_COMPACTION if is_memory else COMPACTION)
+    return f"cleanup.policy={','.join(kept.policies)}: {'; '.join(terms)}"
 
 
 def _retention(kept: topic_erasure.Retention, newest_ms: int) -> str:
@@ -206,8 +206,7 @@ class EraseCommand:
         # A running engine purges its files in the background: the search is repeated until they are purged.
         wait_s = self._options.timeout_s if self._offline_dir is None else 0.0
         findings = directory_erasure.search(search, self._searched_folders, at_rest(self._config), TimeLimit(wait_s))
-        for line in finding_lines(search, findings):
-            print(line)
+        print(*finding_lines(search, findings), sep="\n")
         for folder in self._searched_folders:
             if (folder / DESCRIPTION).exists():
                 print(f"{folder}: {_purges_line(folder)}")

@@ -97,10 +97,8 @@ def add_run_topics_enrich(commands: Commands) -> None:
     topics = flags.add_actions(commands, "topics", "create topics with suitable settings")
     create = add_command(topics, "create", run_create)
     create.add_argument("--json", action="store_true", help="print one JSON object per topic")
-    for flag, default, text in (
-        ("--partitions", 16, "partitions per topic"),
-        ("--replication", 1, "replication factor"),
-    ):
+    numbers = (("--partitions", 16, "partitions per topic"), ("--replication", 1, "replication factor"))
+    for flag, default, text in numbers:
         create.add_argument(flag, type=flags.whole, default=default, metavar="N", help=f"{text} (default: {default})")
     text = "register the schemas of events and outputs as TOPIC-value, if the registry finds them compatible"
     create.add_argument("--register-schemas", action="store_true", help=text)

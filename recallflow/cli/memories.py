@@ -192,8 +192,6 @@ def _print_field(target: Console, name: str, value: object) -> None:
     print_block(target, Text(one_line(str(value))), f"  {one_line(name):<12} ")
 
 
-# ---------------------------------------------------------------------- remember and ask
-
 MODES = ("recency", "relevance", "entity_focused", "balanced", "episode", "hybrid", "decayed", "auto")
 NO_MATCH = "nothing_relevant"
 _VISIBLE_WARNINGS = {"no_memories", "k_exceeds_memories", NO_MATCH}  # warnings that the list of memories shows
@@ -303,8 +301,6 @@ def no_memories_message(options: argparse.Namespace) -> str:
     user = f"user {options.user} of tenant {options.tenant}{environment}"
     return one_line(f"no memories of {user}; --user and --tenant select another")
 
-
-# ---------------------------------------------------------------------- list, show, forget, episodes
 
 PAGE_SIZE_MAX = 1_000  # memories of one response
 # Flag of `list` → filter of the query.

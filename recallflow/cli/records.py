@@ -237,9 +237,8 @@ def run_dlq_replay(options: argparse.Namespace) -> int:
         print(f"{len(sendable)} would be sent again")
     else:
         sent = replay.send_again(sendable, chosen.auth.credentials, (topics.memory, topics.queries))
-        print(
-            f"{sent} sent again" + (f"; {len(incomplete)} not sent, because they are incomplete" if incomplete else "")
-        )
+        rest = f"; {len(incomplete)} not sent, because they are incomplete" if incomplete else ""
+        print(f"{sent} sent again{rest}")
     return 1 if incomplete or denied else 0
 
 

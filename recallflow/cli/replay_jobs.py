@@ -158,8 +158,6 @@ def _scope(options: argparse.Namespace) -> ImportScope:
     return ImportScope(options.tenant, user, options.environment, is_given, options.date_order, zone)
 
 
-# ---------------------------------------------------------------------- rate and progress
-
 UPDATE_INTERVAL_S = 0.1
 PRINT_INTERVAL_S = 10.0  # without a terminal
 
@@ -223,9 +221,6 @@ class ProgressMeter:
         return self.events / max(time.monotonic() - self._start_s, 1e-3)
 
 
-# ---------------------------------------------------------------------- to a state directory
-
-
 def report(results: Iterable[ReplayResult], *, as_json: bool) -> int:
     """Print the result of each log. Return the number of refused records."""
     refused = 0
@@ -274,8 +269,6 @@ def _replay(embedded: EmbeddedEngine, job: ReplayJob, limit: RateLimit | None) -
     skipped, rejects = job.scope.skipped, job.rejects.path
     return ReplayResult(job.label, stored, counts["refused"], counts["before"], skipped, rate, rejects)
 
-
-# ---------------------------------------------------------------------- dry run
 
 EXAMPLES = 3
 EXAMPLE_CHARACTERS = 50

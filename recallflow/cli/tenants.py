@@ -156,10 +156,8 @@ def add_categories(commands: Commands) -> None:
     )  # fmt: skip
     for action in (setting, removing):
         action.add_argument("name", metavar="NAME")
-        action.set_defaults(
-            event_type="category", fields=("name", "description", "removed"), removed=action is removing
-        )
-    removing.set_defaults(description="")
+        action.set_defaults(event_type="category", fields=("name", "description", "removed"), removed=False)
+    removing.set_defaults(description="", removed=True)
     text = "content of the category, as instruction for models"
     setting.add_argument("--description", required=True, metavar="TEXT", help=text)
     _add_listing(actions, "categories")
