@@ -154,10 +154,8 @@ class Objects:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise CheckpointError(f"{self.shown}: cannot write: {error}") from None
-            raise UsageError(
-                f"URL of checkpoints ({self.shown}): path: cannot write to {folder} ({error.strerror}): name a folder "
-                "that this user may write to"
-            ) from None
+            problem = f"path: cannot write to {folder} ({error.strerror}): name a folder that this user may write to"
+            raise UsageError(f"URL of checkpoints ({self.shown}): {problem}") from None
         self._must_exist, self._is_mount_point = True, os.path.ismount(folder)
 
     def put(self, name: str, data: bytes) -> None:

@@ -84,10 +84,8 @@ class CheckpointStore:
         if not files:
             raise CheckpointError(f"{folder} is empty: there is nothing to save of state partition {number}")
         if time.monotonic() - began_s > self._grace_s:
-            raise CheckpointError(
-                f"{self.shown}: saving state partition {number} took longer than {self._grace_s / 3600:g} hours: its "
-                "first objects may be removed by now"
-            )
+            limit = f"longer than {self._grace_s / 3600:g} hours: its first objects may be removed by now"
+            raise CheckpointError(f"{self.shown}: saving state partition {number} took {limit}")
         self._table_digests[number] = upload.table_digests
         manifest = Manifest(f"{generation.name_prefix(about)}{save}.json", about, files)
         self._objects.put(f"{_part(number)}/manifests/{manifest.name}", generation.encode(manifest))

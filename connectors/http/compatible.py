@@ -140,11 +140,9 @@ def routes(
         return answer
 
     async def refuse(request: Request) -> Response:
-        message = (
-            f"{request.method} {request.url.path} of {product} is not supported; the client's URL must end in "
-            f"/{name}/TENANT, and docs/how-to/{name}-clients.md lists all supported requests"
-        )
-        return Response(orjson.dumps({message_field: message}), 501, media_type=JSON)
+        problem = f"{request.method} {request.url.path} of {product} is not supported"
+        remedy = f"the client's URL must end in /{name}/TENANT, and docs/how-to/{name}-clients.md lists all requests"
+        return Response(orjson.dumps({message_field: f"{problem}; {remedy}"}), 501, media_type=JSON)
 
     # Routes are tried in order. The second prefix also matches the paths of the first, and so it is added later.
     for prefix in (f"/{name}/{{tenant_id}}/environments/{{environment}}", f"/{name}/{{tenant_id}}"):

@@ -42,7 +42,7 @@ def _object(description: str, required: Sequence[str], properties: Mapping[str, 
     return {"type": "object", "description": description, "properties": properties, "required": required, **more}
 
 
-_STRING, _INTEGER = {"type": "string"}, {"type": "integer"}
+_STRING, _INTEGER = dict[str, Any](type="string"), {"type": "integer"}
 _GATEWAY_SCHEMAS = {
     "Error": _object(
         "Reason of a failed request, with every wrong field. For a query, with the other fields of its response.",
@@ -52,10 +52,8 @@ _GATEWAY_SCHEMAS = {
         "Decision about the effect of the graph on a tenant's answers; `by` whom and `why` are stored with it.",
         ["tenant_id", "mode", "by", "why"],
         {
-            "tenant_id": {"type": "string", "minLength": 1, "maxLength": 128},
-            "mode": {"enum": ["off", "shadow", "canary"]},
-            "by": {"type": "string", "minLength": 1, "maxLength": 512},
-            "why": {"type": "string", "minLength": 1, "maxLength": 20_000},
+            "tenant_id": _STRING | {"minLength": 1, "maxLength": 128}, "mode": {"enum": ["off", "shadow", "canary"]},
+            "by": _STRING | {"minLength": 1, "maxLength": 512}, "why": _STRING | {"minLength": 1, "maxLength": 20_000},
         },
     ),
     "Accepted": _object(

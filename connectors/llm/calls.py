@@ -382,10 +382,8 @@ class OpenAiEmbeddings(ServiceModel):
             if self._has_returned_dimension or len(sizes) > 1:
                 problem = f"the answer has embeddings of other sizes than {self.dimension}"
                 raise CallFailed("malformed", problem, spent=spent)
-            raise EmbedderError(
-                f"{self.name} returns vectors of {sizes.pop():,} floats, but embedding.dimension is {self.dimension}: "
-                "change it, or configure another model"
-            )
+            problem = f"returns vectors of {sizes.pop():,} floats, but embedding.dimension is {self.dimension}"
+            raise EmbedderError(f"{self.name} {problem}: change it, or configure another model")
         found = np.stack(rows)
         with np.errstate(all="ignore"):  # invalid numbers are reported below
             norms = np.sqrt((found * found).sum(axis=1, keepdims=True))

@@ -74,11 +74,9 @@ class CommandEngine:
         return response.model_dump(mode="json", exclude_unset=True)
 
     def _no_answer(self, topic: str, before: str = "") -> RecallflowError:
-        servers = self._config.kafka.bootstrap_servers
-        return SourceError(
-            f"{before}no answer on {topic} within {self._timeout_s:g} s: is the engine running? "
-            f"recallflow run --bootstrap-servers {servers} --state-dir DIR"
-        )
+        command = f"recallflow run --bootstrap-servers {self._config.kafka.bootstrap_servers} --state-dir DIR"
+        problem = f"{before}no answer on {topic} within {self._timeout_s:g} s"
+        return SourceError(f"{problem}: is the engine running? {command}")
 
 
 @contextmanager

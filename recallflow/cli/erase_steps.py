@@ -55,10 +55,9 @@ def _retention(kept: topic_erasure.Retention, newest_ms: int) -> str:
     if kept.longest_ms is None:
         return f"no expiry (retention.ms=-1){sooner}: until the topic, or its records, are deleted"
     latest = format_time(min(newest_ms + kept.longest_ms, EPOCH_MS_MAX))
-    return (
-        f"deleted by {latest} at the latest{sooner}, plus a few minutes for the broker's cleanup: a segment takes "
-        f"records for segment.ms={kept.segment_ms} and is deleted retention.ms={kept.retention_ms} after its last one"
-    )
+    deletion = f"deleted by {latest} at the latest{sooner}, plus a few minutes for the broker's cleanup"
+    segment = f"a segment takes records for segment.ms={kept.segment_ms} and is deleted"
+    return f"{deletion}: {segment} retention.ms={kept.retention_ms} after its last one"
 
 
 def finding_lines(search: directory_erasure.TraceSearch, findings: Findings) -> Iterator[str]:
@@ -142,10 +141,8 @@ class EraseCommand:
                 position = verbs.send(event).result()
             outcome = outcomes.outcome_of(position, TimeLimit(timeout_s))
         if outcome is None:
-            raise RecallflowError(
-                f"{position}: no engine applied the erasure within {timeout_s:g} s; is the engine running (recallflow "
-                "run)? The event is in the topic, and the engine will apply it"
-            )
+            remedy = "is the engine running (recallflow run)? The event is in the topic, and the engine will apply it"
+            raise RecallflowError(f"{position}: no engine applied the erasure within {timeout_s:g} s; {remedy}")
         if outcome.refused:
             raise RecallflowError(f"{position}: the erasure was refused: {outcome.outcome}: {outcome.detail}")
         where = "" if event.environment is None else f" from {event.environment}"

@@ -218,10 +218,8 @@ def config_and_origins(options: argparse.Namespace) -> "tuple[Config, dict[str, 
             raise UsageError(f"-X {name}: give NAME=VALUE")
         if is_secret(name):
             variable = f"RECALLFLOW_KAFKA_LIBRDKAFKA_{name.upper().replace('.', '_')}"
-            raise UsageError(
-                f"-X {name}: other users of the machine can see a command line; set the secret in the file of "
-                f'--config, as "{name}" under [kafka.librdkafka], or in the variable {variable}'
-            )
+            remedy = f'in the file of --config, as "{name}" under [kafka.librdkafka], or in the variable {variable}'
+            raise UsageError(f"-X {name}: other users of the machine can see a command line; set the secret {remedy}")
         flags[LIBRDKAFKA + name] = RawSetting(f"-X {name}", value)
     chosen, origins = read_config(flags, os.environ, options.config)
     _check_state_dir(options)

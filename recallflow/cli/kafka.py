@@ -293,10 +293,8 @@ def _reembed(
             return 1
         refused = _compute(chosen, service, replay, cost.texts)
         print(f"{cost.texts - refused:,} vectors are in {chosen.topics.memory}; {refused:,} texts were refused")
-    print(
-        f"now: recallflow run --embedder openai --embedding-model {service.name} "
-        f"--embedding-dimension {service.dimension} --deployment NEW_NAME --state-dir NEW_DIR --create"
-    )
+    model = f"--embedding-model {service.name} --embedding-dimension {service.dimension}"
+    print(f"now: recallflow run --embedder openai {model} --deployment NEW_NAME --state-dir NEW_DIR --create")
     return 0
 
 

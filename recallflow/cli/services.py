@@ -133,12 +133,10 @@ SHELLS = {
 
 def add_completion(commands: Commands) -> None:
     installation = "\n".join(f"{shell}: {text}" for shell, text in SHELLS.items())
-    parser = commands.add_parser(
-        "completion",
-        help="print a shell completion script",
-        description=f"Prints a completion script for commands, options and files.\n{installation}",
-        examples=('eval "$(recallflow completion bash)"', "recallflow completion fish | head -3"),
-    )
+    text = f"Prints a completion script for commands, options and files.\n{installation}"
+    examples = ('eval "$(recallflow completion bash)"', "recallflow completion fish | head -3")
+    help_text = "print a shell completion script"
+    parser = commands.add_parser("completion", help=help_text, description=text, examples=examples)
     parser.add_argument("shell", choices=[*SHELLS])
     parser.set_defaults(run=run_completion)
 

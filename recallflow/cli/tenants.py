@@ -89,10 +89,8 @@ def check_signing(chosen: "Config") -> None:
         return
     with closing(control_table(chosen)) as table:
         if table.are_signed():
-            raise UsageError(
-                f"decisions in {chosen.topics.control} are signed, and this one would have no signature; give "
-                "auth.control_secret (RECALLFLOW_AUTH_CONTROL_SECRET)"
-            )
+            problem = f"decisions in {chosen.topics.control} are signed, and this one would have no signature"
+            raise UsageError(f"{problem}; give auth.control_secret (RECALLFLOW_AUTH_CONTROL_SECRET)")
 
 
 def add_decisions(
