@@ -145,7 +145,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         with gateway.embedded(config, decisions) as behind:
             mcp.serve_http(config, behind, PROD, ("127.0.0.1", 0))
 
-    with served_flow(mcp, serve) as url:
+    with served_flow(gateway, serve) as url:
         yield url
 
 
