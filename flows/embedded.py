@@ -243,7 +243,7 @@ def run_lines(
     clock_ms: Callable[[], int] = now_ms,  # returns the append times of lines
 ) -> None:
     """Apply the lines of a feed until it ends. Deliver the outputs of each line, in the order of the lines. Raise
-    LogChanged if lines before the first offset differ from those of an earlier run.
+    LogChanged if lines before the first offset differ from the lines of an earlier run.
 
     `open_feed` returns the feed from an offset on, and calls its second argument with each earlier line. A replayable
     feed can be read again, as a file can: it starts at the lowest offset that a state partition may lack, and outputs
@@ -266,7 +266,7 @@ def run_lines(
         feed = open_feed(offset, add_to_digest)
         if applied_digest and digest.hexdigest() != applied_digest:
             raise LogChanged(
-                f"the first {offset:,} events differ from those of an earlier replay: the log was changed. Replay "
+                f"the first {offset:,} events differ from the events of an earlier replay: the log was changed. Replay "
                 "it under another file name. Only events with ids are then deduplicated"
             )
         for lines in split_at_turns(feed, ends_turn):

@@ -35,18 +35,17 @@ BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2
 LONG_BOUNDS_S = (*BOUNDS_S, 10.0, 30.0, 60.0, 600.0, 3_600.0)
 Stage = Literal["queue", "prepare", "state", "wait", "deliver", "total"]
 NO_TRACE = 0
-OUTPUT_KINDS = ("response", "receipt", "request", "dead_letter", "verdict")  # those of every main flow
+OUTPUT_KINDS = ("response", "receipt", "request", "dead_letter", "verdict")  # with a count from the start
 KIND_OF: dict[type, str] = {
     Answer: "response", ReceiptOutput: "receipt", TaskRequest: "request", DeadLetter: "dead_letter", Verdict: "verdict",
     AuditEntry: "audit", Reroute: "moved",
 }  # fmt: skip
 L = TypeVar("L", str, tuple[str, str])  # the value of a label, or the values of two
-LATE_DECISIONS = "Decisions that arrived after records they apply to"
 STATUSES = get_args(Response.model_fields["status"].annotation)
 
 
 def registry_of(collector: Collector) -> CollectorRegistry:
-    """Return a registry of a flow's metrics and those of its process (`process_…`)."""
+    """Return a registry of the metrics of a flow and of its process (`process_…`)."""
     registry = CollectorRegistry()
     registry.register(collector)
     ProcessCollector(registry=registry)
@@ -208,7 +207,7 @@ def state_metrics(directory: StateDirectory) -> Iterator[Metric]:
     yield from disk_metrics(directory.path)
 
 
-def output_metrics(output_counter: OutputCounter) -> Iterator[Metric]:
+def output_metrics(output_counter: OutputCounter, authoriser: Authoriser) -> Iterator[Metric]:
     yield counter("outputs", "Records handed to the output topics", "kind", output_counter.outputs, OUTPUT_KINDS)
     requested = output_counter.requested
     yield counter("enrichment_tasks", "Tasks handed to the enrichment flow", "task", requested, MISSING_RESULTS)
@@ -223,6 +222,9 @@ def output_metrics(output_counter: OutputCounter) -> Iterator[Metric]:
     )
     output_counter.processed.add_to(processed)
     yield processed
+    yield gauge("waiting_queries", "Parked queries of this run", output_counter.waiting)
+    help_text = "Decisions that arrived after records they apply to"
+    yield counter("late_decisions", help_text, "kind", authoriser.late, VERDICT_KINDS)
 
 
 def counter(name: str, help_text: str, labels: str, counts: Mapping[L, int], known: Iterable[L]) -> CounterMetricFamily:
@@ -256,14 +258,12 @@ class LocalMetrics(Collector):
         self._calls, self._directory, self._authoriser = calls, directory, authoriser
 
     def collect(self) -> Iterator[Metric]:
-        calls, late = self._calls, self._authoriser.late
+        calls = self._calls
         yield from availability_metrics(calls.obstacle)
-        yield from output_metrics(self.output_counter)
+        yield from output_metrics(self.output_counter, self._authoriser)
         yield counter("records", "Records read from the input topics", "topic", calls.taken_counts, calls.topics)
         yield gauge("in_flight_records", "Records read and not completed", calls.in_flight)
         yield queued_records(calls.queued())
-        yield gauge("waiting_queries", "Parked queries of this run", self.output_counter.waiting)
-        yield counter("late_decisions", LATE_DECISIONS, "kind", late, VERDICT_KINDS)
         yield from state_metrics(self._directory)
 
 

@@ -228,7 +228,7 @@ class EnrichmentMember(GroupMember):
         yield from model_metrics(self.meters)
 
     async def _enrich(self, requests: Sequence[PositionedRequest], at_ms: int) -> Sequence[EnrichmentResult]:
-        """Return one result per request, in order. The tenant's categories are those of the time `at_ms`."""
+        """Return one result per request, in order. `at_ms` is the time of the tenant's categories."""
         found = categories(self._decisions, requests[0].request.tenant_id, at_ms)
         descriptions, settings = {category.name: category.description for category in found}, self.config.enrichment
         thresholds = Thresholds(settings.relationship_confidence, settings.semantic_confidence)

@@ -1,7 +1,7 @@
 """Process settings while an engine runs: the schedule of garbage collection, the thread count of numeric libraries, and
 the size of freed memory that the allocator keeps.
 
-By default, Python scans for cyclic garbage after 700 net allocations. Within a batch, the new objects are those of its
+By default, Python scans for cyclic garbage after 700 net allocations. Within a batch, the new objects belong to its
 events, which are still alive: repeated scans of them cost 5 µs per message. Between batches, few objects are alive.
 
 Threads of OpenBLAS, OpenMP (FAISS) and onnxruntime wait for each other in busy loops: on two cores, a message took 18
@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 # Interpreter switch interval of threads. With Python's default, a thread waits up to 5 ms each time.
 SWITCH_INTERVAL_S = 0.0005
 ONE_THREAD = 1  # threads of numeric libraries per worker
-# Net allocations that start a collection between batches: about those of three queries, whose scan takes 0.06 ms.
+# Net allocations that start a collection between batches: about three queries' allocations, scanned in 0.06 ms.
 _THRESHOLD_BETWEEN_BATCHES = 5_000
 # Net allocations that start a collection within a batch: several times the number of a batch of messages. A collection
 # of that size takes less than 10 ms.

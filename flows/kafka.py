@@ -36,7 +36,6 @@ from recallflow.flows.admission import follow_token_keys, trust_of
 from recallflow.flows.config import Config, read_config
 from recallflow.flows.embedded import state_opener
 from recallflow.flows.engine_metrics import (
-    LATE_DECISIONS,
     OutputCounter,
     Stages,
     counter,
@@ -62,7 +61,7 @@ from recallflow.flows.topic_checks import (
     topics_with_append_time,
 )
 from recallflow.operators.async_call import CallCompletion
-from recallflow.operators.authorise import VERDICT_KINDS, Authoriser
+from recallflow.operators.authorise import Authoriser
 from recallflow.operators.events import Batch, Item, Misrouted, by_partition, decode, key_of_partition
 from recallflow.operators.prepare import prepare
 from recallflow.operators.quotas import Rates
@@ -200,13 +199,11 @@ class MainFlowMember(GroupMember):
 
     def metrics(self) -> Iterator[Metric]:
         yield from super().metrics()
-        yield from output_metrics(self.output_counter)
-        yield gauge("waiting_queries", "Parked queries of this run", self.output_counter.waiting)
+        yield from output_metrics(self.output_counter, self.authoriser)
         remaining = self.source.catch_up.remaining() or 0
         yield gauge("catching_up_records", "Records left to apply since the start or the last outage", remaining)
         help_text = "Records outside of their owner's partition, which were forwarded to it"
         yield counter("misrouted_records", help_text, "reason", self.owning_partitions.counts, MISROUTED_REASONS)
-        yield counter("late_decisions", LATE_DECISIONS, "kind", self.authoriser.late, VERDICT_KINDS)
         results = {} if self.checkpoints is None else self.checkpoints.results
         yield counter("checkpoints", "Checkpoints of partitions by result", "result", results, RESULTS)
         yield from state_metrics(self.directory)

@@ -293,7 +293,7 @@ _IN_USE_REMEDY = (
 
 
 class EngineThread:
-    """An engine on a thread of its own, which starts with the object. All methods are thread-safe."""
+    """An engine on its thread, which the constructor starts. All methods are thread-safe."""
 
     def __init__(self, config: Config, decisions: ControlHistory, name: str) -> None:
         """Start the engine. `name` identifies it to other processes that find the directory in use."""

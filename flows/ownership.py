@@ -307,7 +307,7 @@ class Ownership:
 
     def _progress_at(self, barrier: OutputBarrier, emitted: BarrierProgress) -> PartitionProgress:
         """Return the progress of a partition at a barrier. `emitted` counts all records that the source had emitted as
-        done; `barrier.pending` has those of them that the state had not finished."""
+        done; `barrier.pending` has the offsets that the state had not finished."""
         before = self._progress[barrier.partition]
         open_memories = barrier.pending.get(f"{self._memory}:{barrier.partition}", ())
         memory_end = max(before.memory.next_offset, min((emitted.memory.next_offset, *open_memories)))

@@ -289,7 +289,7 @@ class Standby:
 
 def standby_partitions(me: str | None, assigned: Assignment, count: int) -> frozenset[int]:
     """Return the partitions that this member receives if their owner fails. `count` is the number of successive
-    failures to cover: with 2, also those that it receives if the next owner fails too."""
+    failures to cover: with 2, also the partitions that it receives if the next owner fails too."""
     if me not in assigned:
         return frozenset()
     others = ((owner, share) for owner, share in assigned.items() if owner != me)

@@ -117,7 +117,7 @@ class RecordSpans:
         return delivered
 
     def end_or_park(self, positions: Iterable[Position]) -> None:
-        """End the spans of completed records. Those of records that may still have outputs are kept as parked."""
+        """End the spans of completed records. Keep the spans of records that may still have outputs, as parked."""
         for position in positions:
             tracked = self._open.pop(position, None)
             if tracked is None:

@@ -101,7 +101,7 @@ def check_sizes(
     options: KafkaOptions, inputs: Iterable[str], written: Iterable[str], *, checks_credentials: bool = False
 ) -> dict[str, int]:
     """Return the largest record of each written topic. Raise UsageError if that is too small, or if credentials are
-    checked and producers choose the times of the inputs, by which an expired token would be valid."""
+    checked and producers choose the times of the inputs: an expired token would be valid. Without credentials, warn."""
     found = topic_configs(options, (*inputs, *written))
     if unstamped := [topic for topic in inputs if not found[topic].stamped_by_log]:
         if checks_credentials:
