@@ -64,8 +64,7 @@ def batched(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
 
 
 def read_ahead(batches: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
-    """Yield lines from a slow input, which a thread reads. Yield an empty batch after `WAIT_S` without lines. Raise the
-    error of the input."""
+    """Yield lines that a thread reads from a slow input, or none after a short wait. Raise the error of the input."""
     read: queue.Queue[list[bytes] | BaseException] = queue.Queue(MAX_QUEUED_READS)
     threading.Thread(target=_pump, args=(batches, read), daemon=True, name="recallflow-input").start()
     end: BaseException | None = None
@@ -165,8 +164,7 @@ class LocalCalls:
     ) -> Iterator[LocalCall]:
         """Queue a record of a tenant. The block waits for the outcome; a query whose block has ended is skipped.
 
-        `on_position` is called on the engine's thread before the record is applied. Raise SourceError if the engine has
-        ended or the queue is full."""
+        The engine calls `on_position` before it applies the record. Raise SourceError if it has ended or is behind."""
         call = LocalCall(value, headers, on_position)
         with self._lock:
             if reason := self.ended or self._interrupted:

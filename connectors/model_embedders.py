@@ -121,8 +121,7 @@ def digest(files: Iterable[Path]) -> str:
 
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
-# (dimension, token dimensions): principal directions of MiniLM's word vectors (tools/token_directions.py). Those of
-# other models are computed at the first text.
+# (dimension, token dimensions): principal directions of MiniLM's word vectors, by tools/token_directions.py.
 DIRECTIONS = Path(__file__).with_name("minilm_tokens.npy")
 TOKEN_DIMENSIONS = 128
 WORDS = 512  # sample size for the directions of a model
@@ -190,8 +189,7 @@ class OnnxEmbedder(ModelTokenCounter):
         return sorted(word for word in plain if word.isalpha() and len(word) >= _MIN_WORD_CHARACTERS)
 
     def _run(self, prompt: str, text: str) -> tuple[Matrix, Matrix, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the text's vector, the last layer (tokens, dimension), the token ids, and a mask of the text's tokens,
-        without those of the prompt."""
+        """Return vector, last layer (tokens, dimension), token ids, and a mask of the tokens outside of the prompt."""
         encoded = self._tokenizer.encode(prompt + text)
         tokens = np.array(encoded.ids, np.int64)
         own = np.array([end > len(prompt) for _, end in encoded.offsets], np.bool_)

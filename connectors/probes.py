@@ -27,11 +27,9 @@ class Probes(contextlib.AbstractContextManager["Probes"]):
     """Server of the probes, on a thread. /readyz answers 503 while `obstacle()` returns why it is not ready."""
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, obstacle: Callable[[], str]) -> None:
-        """Create the server. Raise UsageError if it cannot listen.
+        """Create the server; port 0 chooses a free port. Raise UsageError if it cannot listen.
 
-        Args:
-            host: an address, or `fd://N` for a listening socket of the parent process (`port` is its port then).
-            port: 0 chooses a free port."""
+        `host` is an address, or `fd://N` for a listening socket of the parent process, with its port."""
         try:
             self._server = _server(host, port, _handler(registry, obstacle))
         except (OSError, OverflowError, ValueError) as error:

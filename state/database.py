@@ -70,8 +70,7 @@ class StoredRecords:
     def between(
         self, first: bytes, end: bytes, *, back: bool = False, values: bool = True
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield records with first ≤ key < end, in key order or, with `back`, in descending order. Without `values`,
-        only keys are read."""
+        """Yield records with first ≤ key < end, in key order (`back`: descending), optionally without their values."""
         options = rocksdict.ReadOptions()  # must live as long as the cursor, which points to its upper bound
         options.set_iterate_upper_bound(end)
         try:

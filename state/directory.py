@@ -233,8 +233,7 @@ class StateDirectory:
 
     @property
     def unfit(self) -> Counter[tuple[str, str]]:
-        """Number of events of this run without effect, because their source memory is deleted or changed, by type and
-        reason."""
+        """Number of this run's events without effect (source memory deleted or changed), by type and reason."""
         return sum((partition.unfit for partition in [*self._partitions.values()]), self._unfit_of_closed.copy())
 
     @property

@@ -87,8 +87,7 @@ class StoredSecret:
         return {"master_key": self.master_key, "wrapped_secret": self.value.hex()}
 
     def opened(self, path: Path, master_key: MasterKey | None) -> bytes:
-        """Return the plain secret. Raise MasterKeyError for a wrong or missing master key, or for a master key if the
-        directory is not encrypted."""
+        """Return the plain secret. Raise MasterKeyError for a wrong, missing or (if not encrypted) superfluous key."""
         if self.master_key is None:
             if master_key is not None:
                 raise MasterKeyError(

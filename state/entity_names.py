@@ -179,8 +179,7 @@ def names_in(text: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _is_separate(text: str, name: str) -> bool:
-    """Return whether a name occurs as a separate word. Text without blanks has no words; in Korean, particles may be
-    appended to a name."""
+    """Return whether a name occurs as a word, if its script has blanks. In Korean, particles may follow the name."""
     if _UNSPACED_CHARACTER.search(name):
         return True
     may_have_suffix = _HANGUL.search(name) is not None

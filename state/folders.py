@@ -165,8 +165,7 @@ def _set_aside(folder: Path) -> Path:
 
 
 def unpurged_owners(path: Path, partitions: int) -> int:
-    """Return the number of erased owners whose data may still be in the files of a closed state directory, which is not
-    changed. Raise StorageError."""
+    """Return the number of erased owners whose data may still be in a closed directory's files. Raise StorageError."""
     owners = 0
     for folder in (partition_folder(path, number) for number in range(partitions)):
         if (folder / "CURRENT").exists():

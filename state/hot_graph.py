@@ -45,8 +45,7 @@ def _hyperplanes(dimension: int) -> tuple[Matrix, Any]:
 
 
 def sketches(vectors: Sequence[Matrix]) -> list[bytes]:
-    """Return the sketch of each vector, (dimension,). They are computed one by one, because the rounding of a batched
-    product depends on the batch."""
+    """Return the sketch of each vector, (dimension,). The rounding of a batched product would depend on the batch."""
     products = np.empty((len(vectors), BITS), np.float32)
     for vector, row in zip(vectors, products, strict=True):
         vector = np.ascontiguousarray(vector, np.float32)
@@ -178,8 +177,7 @@ class HotGraph:
         return self._names
 
     def window(self, newest: int) -> SketchWindow:
-        """Return the sketches of the newest memories up to `newest`, loaded on first use. An event calls this before
-        it changes any."""
+        """Return the sketches of the memories up to `newest`, loaded at the first call: before an event changes any."""
         if self._window is None:
             self._window = SketchWindow()
             first = keys.links(self._owner, max(0, newest - WINDOW + 1))

@@ -66,8 +66,7 @@ class HotOwner:
         if session_id not in self._sessions and self._was_empty:
             self._sessions[session_id] = []
         elif session_id not in self._sessions:
-            # No changes of this session are staged: a change loads the session first, and an owner's staged changes
-            # are committed before its eviction.
+            # The session has no staged changes: a change loads it first, and an eviction follows a commit.
             prefix = keys.table(self.key, keys.EPISODE) + self.session_key(session_id)
             stored = [EpisodeRow.decode(value) for _, value in self.partition.scan_committed(prefix)]
             self._sessions[session_id] = _current_episodes(stored)
@@ -182,8 +181,7 @@ MAX_PACKED_AT_CLOSE = 16_384  # memories packed at the end of a process by all w
 class HotOwners:
     """A least-recently-used cache of owners, limited in bytes.
 
-    No owner is evicted while a batch is applied, because its in-memory data may contain uncommitted changes. The worker
-    calls `shrink` between batches."""
+    The worker calls `shrink` between batches only, because in-memory data may contain changes of the current batch."""
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
@@ -216,8 +214,7 @@ class HotOwners:
             self.drop(owner)
 
     def begin(self, owner: Owner, step: Callable[[], bool]) -> bool:
-        """Call the first step of work on an owner. Return whether steps remain, which `advance` calls. `step` returns
-        whether the work has ended."""
+        """Call `step` of work on an owner, which returns whether the work has ended. Return whether steps remain."""
         if step():
             return False
         self._stepped[owner] = step

@@ -77,8 +77,7 @@ class SlotLists(NamedTuple):
 
 
 class Labels:
-    """The labels of memories by slot, and the slots by label. Packed labels are decoded at the first lookup of each
-    kind."""
+    """The labels of memories by slot, and the slots by label. Packed labels are decoded at a lookup."""
 
     def __init__(self) -> None:
         self._by_slot: dict[int, list[str]] = {}  # without packed ones

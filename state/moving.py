@@ -110,9 +110,8 @@ def split(source: Path, targets: Mapping[Path, Collection[int]], at_rest: AtRest
 def merge(sources: Sequence[Path], target: Path, at_rest: AtRest, progress_of: ReadProgress, *, now_ms: int) -> Merge:
     """Move all partitions of directories into one, which is created if it does not exist.
 
-    Directories of several members may contain copies of one partition, if it was reassigned. The newest copy is moved,
-    with the latest committed progress of all; the others stay, and are marked as released. Raise StateError if copies
-    cannot be compared."""
+    Several members' directories may have copies of a reassigned partition. The newest is moved, with the latest
+    committed progress of all. The others are marked as released. Raise StateError if copies cannot be compared."""
     with _locked_directories([*sources, target]):
         older = _mark_older([*sources, target], at_rest, progress_of, now_ms)
         source_of: dict[int, Path] = {}

@@ -148,8 +148,7 @@ class Partition:
     def scan_stored(
         self, first: bytes, end: bytes, *, committed: bool = False, back: bool = False, values: bool = True
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield records as `StoredRecords.between`, including staged changes; `open` decrypts a value. `committed`: the
-        range has no staged changes."""
+        """Yield records in stored form (see `open`) like `between`. `committed`: the range has no staged changes."""
         if not committed:
             self._commit_within(first, end)
         return self._stored.between(first, end, back=back, values=values)
@@ -212,8 +211,7 @@ class Partition:
     def erase(
         self, owners: Sequence[bytes], user: bytes, values: Values, position: Position | None, delta: Counts
     ) -> None:
-        """Delete all records of a user's owners, in ONE WriteBatch with `values` of the erasing event and the marks of
-        `Cleaning`. Raise StorageError."""
+        """Delete a user's owners, in ONE WriteBatch with the changes of the event and the marks. Raise StorageError."""
         self.commit()
         for owner in owners:
             self.forget_key(owner, user)

@@ -125,8 +125,7 @@ class Segment(NamedTuple):
 
 
 def masked(codes: Codes, out: Codes | None = None) -> Codes:
-    """Mask codes with fixed noise, or unmask them. RocksDB stores such incompressible values uncompressed, and reads
-    them four times as fast."""
+    """Mask or unmask codes with noise: RocksDB does not compress masked ones, and reads them four times as fast."""
     noise = _noise_of(1 << codes.size.bit_length())[: codes.size]
     found: Codes = np.bitwise_xor(codes, noise.reshape(codes.shape), out=out)
     return found

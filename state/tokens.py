@@ -30,8 +30,7 @@ _UNREAD = -1  # in place of the start of a slot's rows
 
 
 class Tokens(NamedTuple):
-    """The token vectors of a memory, (tokens, dimension), passage by passage; `sizes` are the numbers of tokens per
-    passage, empty for a single one."""
+    """The token vectors of a memory, (tokens, dimension), passage by passage; several passages have `sizes`."""
 
     rows: Bytes = NO_TOKENS
     sizes: tuple[int, ...] = ()
@@ -83,9 +82,8 @@ class TokenIndex:
             self._starts.view[unread], self._sizes.view[unread] = starts, sizes
 
     def closest(self, question: Matrix, slots: Ints, weights: Column) -> Matrix:
-        """Return the inner product of each token of the question with the closest token of each slot's best passage,
-        at least 0: (tokens, slots). The best passage has the highest weighted sum. `question`: (tokens, dimension)
-        float32; `weights`: (tokens,)."""
+        """Return the inner product, at least 0, of each token of the question with the closest token of each slot's
+        passage of highest weighted sum: (tokens, slots). `question`: (tokens, dimension), `weights`: (tokens,)."""
         best = np.zeros((len(question), len(slots)), np.float32)
         self._read_deferred(slots)
         sizes = self._sizes.view[slots]

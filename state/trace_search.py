@@ -238,8 +238,7 @@ def table_records(path: Path) -> Records:
 
 
 def log_records(path: Path) -> Records:
-    """Yield all records of a log file (`*.log`) in order, deleted ones too; unknown contents as one record without a
-    key."""
+    """Yield all records of a log file (`*.log`), also deleted ones. Unknown contents are a record without a key."""
     for batch in _batches(path):
         yield from _records_of_batch(batch)
 

@@ -13,8 +13,7 @@ from recallflow.state.arrays import Ints
 
 Records = npt.NDArray[Any]
 
-# The layout of a record, in memory and stored, in two notations: numpy for many records, struct for a few. For ten
-# records struct takes a third of numpy's time.
+# The layout of a record in two notations: numpy for many records, struct for a few (for ten, in a third of the time).
 _RECORDS = np.dtype([("last_ms", "<i8"), ("times", "<u4"), ("useful", "<u4"), ("not_useful", "<u4")])
 _RECORD = struct.Struct("<qIII")
 

@@ -137,8 +137,7 @@ class VectorIndex:
         return found
 
     def of(self, slots: Ints) -> Matrix:
-        """Return the vector of each slot, (len(slots), dimension): the mean of several rows, with length 1; zeros
-        without rows."""
+        """Return each slot's vector, (len(slots), dimension): the mean of its rows with length 1, or zeros."""
         if not len(self):
             return np.zeros((len(slots), self.dimension), np.float32)
         slot_of_row = self._slots.view
