@@ -57,15 +57,12 @@ _NO_PROGRESS: ReaderProgress = (0, 0, 0)
 
 
 class _Copy(NamedTuple):
-    """One of several folders of a partition.
-
-    `topic_ids` are those of the topics that its directory reads, by name. `applied_offsets` has the applied offset of
-    each topic partition of the same number, and of each source that is not a topic."""
+    """One of several folders of a partition."""
 
     path: Path
     partition: Partition
-    topic_ids: dict[str, str]
-    applied_offsets: dict[str, int]
+    topic_ids: dict[str, str]  # by name, of the topics that its directory reads
+    applied_offsets: dict[str, int]  # by topic partition of the same number, and by source that is not a topic
     deployment: str
     progress: ReaderProgress
 
