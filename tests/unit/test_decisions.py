@@ -323,7 +323,7 @@ def test_unreadable_answer_changes_no_key(log: Log, server: JwksServer, status: 
 
 def test_a_start_without_any_key_is_refused(log: Log, server: JwksServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.status = 500
-    with pytest.raises(SourceError, match="it answered 500; no signing key is known yet, so no token can be"):
+    with pytest.raises(SourceError, match="with status 500; no signing key is known yet, so no token can be"):
         begin(log, server.url)
     keys, secrets = watch(log, server.url, OWN)  # the one that is set is one
     with monkeypatch.context() as patched:

@@ -454,7 +454,7 @@ def test_abandoned_calls_keep_the_queue_bounded(monkeypatch: pytest.MonkeyPatch,
 
     for _ in range(5):
         give_up()
-    with pytest.raises(SourceError, match="the engine is behind: 5 wait for it"):
+    with pytest.raises(SourceError, match="5 records of this tenant wait"):
         give_up()
     # An event was given its place, and is applied; a question that nobody waits for is not asked.
     taken = sum(len(put.take()) for _ in range(3))
