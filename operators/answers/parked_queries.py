@@ -42,12 +42,12 @@ T = TypeVar("T")
 
 
 class ParkedQuery(NamedTuple):
-    """A query between rounds of model calls."""
+    """A waiting query with its results so far."""
 
     ask: Ask
     warnings: list[Warn]  # warnings for its answer
     results: ModelResults  # the model results so far
-    found: ComposedAnswer | None  # the answer composed during the calls
+    composed: ComposedAnswer | None  # the answer composed during model calls
 
 
 class _ModelQuery(NamedTuple):
@@ -99,8 +99,8 @@ class ModelQueries(QueryPool):
         call = AsyncCall(job, self._models.ask, CallCompletion(self._key, number))
         began_s = self._timer()
         self._models.runtime.submit([call])
-        has_room = sum(query.found is not None for query in self.queries()) < COMPOSED_MAX
-        parked = parked._replace(found=find() if has_room else None)
+        has_room = sum(query.composed is not None for query in self.queries()) < COMPOSED_MAX
+        parked = parked._replace(composed=find() if has_room else None)
         self._calls[number] = _ModelQuery(parked, requests, call, began_s)
         return number
 
@@ -122,8 +122,8 @@ class ModelQueries(QueryPool):
         if isinstance(calls, CallError | None):
             calls = self._models.unanswered(query.requests)
         took_ms = (self._timer() - query.began_s) * 1000
-        if parked.found is not None:
-            parked.found.run.timings.wait("models")
+        if parked.composed is not None:
+            parked.composed.run.timings.wait("models")
         return parked._replace(results=self._answerer.receive(parked.results, query.requests, calls, took_ms))
 
 
@@ -296,7 +296,7 @@ class HeldQueries(QueryPool):
         if now_ms >= self._deadlines_ms.setdefault(ask.record.position, deadline_ms):
             return False
         self._check_ms = self._check_ms if self else now_ms + CATCH_UP_CHECK_MS
-        self.add(parked._replace(found=None))
+        self.add(parked._replace(composed=None))
         self._held_bytes += size
         return True
 

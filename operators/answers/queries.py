@@ -229,9 +229,9 @@ class Queries:
     def _start(self, parked: ParkedQuery) -> list[Output]:
         """Answer a query, or park it while the past index of a large owner is built. In a finite log it is built at
         once."""
-        if parked.found is not None and not self._answerer.is_still_valid(parked.found):
-            parked = parked._replace(found=None)
-        if parked.found is None and not self._rules.input_ends:
+        if parked.composed is not None and not self._answerer.is_still_valid(parked.composed):
+            parked = parked._replace(composed=None)
+        if parked.composed is None and not self._rules.input_ends:
             with suppress(InvalidRecord):  # an internal error becomes a warning of the answer
                 if once(STEP, parked.ask.record.position, self._past_queries.begin, parked):
                     return []
@@ -242,7 +242,7 @@ class Queries:
         while self._model_queries is not None:
             requests, find = self._plan_model_calls(parked)
             if not requests:
-                parked = parked._replace(found=find())
+                parked = parked._replace(composed=find())
                 break
             number = self._model_queries.begin(parked, requests, find)
             if not self._rules.input_ends:
@@ -259,7 +259,7 @@ class Queries:
         position, plan = parked.ask.record.position, self._answerer.plan_model_calls
         planned: tuple[ModelRequests, Find | None] = ModelRequests(), None
         with suppress(InvalidRecord):
-            planned = once(STEP, position, plan, parked.ask, parked.results, parked.found)
+            planned = once(STEP, position, plan, parked.ask, parked.results, parked.composed)
         requests, find = planned
 
         def find_or_none() -> ComposedAnswer | None:
@@ -280,14 +280,14 @@ class Queries:
             reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
         except InvalidRecord as error:
             return self._failed(ask, error)
-        if parked.found is not None and not self._answerer.is_still_valid(parked.found):
-            parked = parked._replace(found=None)
+        if parked.composed is not None and not self._answerer.is_still_valid(parked.composed):
+            parked = parked._replace(composed=None)
         # After an internal error the second attempt starts without earlier results.
-        attempts = iter((parked, parked._replace(found=None)))
+        attempts = iter((parked, parked._replace(composed=None)))
 
         def respond() -> Outcome:
             attempt = next(attempts)
-            response, effects = self._answerer.answer(ask, attempt.results, attempt.found, lambda: self._has_event)
+            response, effects = self._answerer.answer(ask, attempt.results, attempt.composed, lambda: self._has_event)
             return self._output_of(ask, response, reply_to, attempt.warnings), effects
 
         drop = partial(self._owners.drop, ask.owner)
