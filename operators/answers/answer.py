@@ -143,7 +143,7 @@ class Answerer:
     def is_still_valid(self, composed: ComposedAnswer) -> bool:
         """Return whether no event of the owner was applied since the answer was composed."""
         with suppress(DecryptionFailed):
-            return self._owners.get(composed.run.request.hot.owner).next_change == composed.change
+            return self._owners.get(composed.run.request.hot.owner).next_change == composed.change_count
         return False
 
     def _to_request(self, query: Recall, ask: Ask) -> RecallRequest:

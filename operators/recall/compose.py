@@ -166,7 +166,7 @@ def compose_answer(
         entities=entities,
         further=ranked.further,
         warnings=[*warnings, *summaries.warnings, *ranked.graph.warnings],
-        change=run.request.hot.next_change,
+        change_count=run.request.hot.next_change,
     )
 
 
@@ -298,7 +298,7 @@ def _response(
     run, applied = answer.run, answer.applied
     timings, query = run.timings, run.query
     ran: dict[Step, bool] = {
-        "dense": answer.signal.embedded,
+        "dense": answer.signal.uses_vectors,
         "graph": answer.graph_ran,
         "rerank": "rerank" in results.calls,
         "llm": results.ran_llm,
@@ -313,7 +313,7 @@ def _response(
         "index": "flat",
         "memories": len(run.index),
         "permitted": len(answer.permitted.positions),
-        "cache_hits": {name: int(name in answer.signal.hits) for name in CACHES},
+        "cache_hits": {name: int(name in answer.signal.cache_hits) for name in CACHES},
         "stages_ms": timings.stages_ms,
     }
     routing |= results.routing

@@ -116,7 +116,7 @@ def context(
         return [row for row in found if redaction.is_readable(row)]
 
     wanted = run.query.filters.categories if selected is None else selected
-    chosen = summaries(answer.summaries.every, wanted, memories)
+    chosen = summaries(answer.summaries.by_category, wanted, memories)
     first, long_term = priority_items(run.index, positions, memories, readable), _ranked_items(memories, LONG_TERM)
     further = list[tuple[str, int]]()  # further memories that were tried
     repeated = set[tuple[str, int]]()  # memories with the text of an earlier one
@@ -143,7 +143,7 @@ def context(
     counted = {(item.id, item.version) for item in assembled.relevant_items}.union(repeated).difference(further)
     assembled.omitted.update(
         _omitted(answer, len(chosen), assembled),
-        relevant_items=Omitted(filters=answer.permitted.excluded, budget=count - len(counted)),
+        relevant_items=Omitted(filters=answer.permitted.excluded_count, budget=count - len(counted)),
     )
     if not unread:
         return assembled, []
@@ -169,10 +169,10 @@ def summaries_alone(
 
 
 def _omitted(answer: ComposedAnswer, chosen: int, assembled: Context) -> dict[str, Omitted]:
-    every, entities = answer.summaries.every, answer.entities
+    every, entities = answer.summaries.by_category, answer.entities
     return {
         "summaries": Omitted(filters=len(every) - chosen, budget=chosen - len(assembled.summaries)),
-        "relevant_items": Omitted(filters=answer.permitted.excluded, budget=0),
+        "relevant_items": Omitted(filters=answer.permitted.excluded_count, budget=0),
         "graph_context": Omitted(
             filters=entities.excluded, budget=len(entities.entries) - len(assembled.graph_context)
         ),

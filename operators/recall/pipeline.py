@@ -151,7 +151,7 @@ def _begin(engine: Engine, request: RecallRequest, results: ModelResults, main: 
     """Analyse a query. A subquery shares the moment, the index, the graph and the rows of its `main` query."""
     timings = StepTimings(engine.timer)
     if main is not None:
-        moment, index, graph, rows = main.moment, main.index, main.graph, main.read
+        moment, index, graph, rows = main.moment, main.index, main.graph, main.row_cache
         timings.add("question", main.timings.elapsed_ms())
     else:
         moment, rows = Moment.of(request.query, request.ask.asked_ms, request.ask.projects), {}

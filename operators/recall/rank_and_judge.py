@@ -18,7 +18,7 @@ from recallflow.operators.recall.ranking_input import NO_SEQS, Ranking, RankingI
 from recallflow.operators.recall.relevance import NEAREST, Judge, Judged
 from recallflow.operators.recall.relevance_weights import Basis
 from recallflow.operators.recall.shared import QuestionVector, Shared
-from recallflow.operators.recall.stages import NO_FURTHER, Further, QueryRun, Ranked, Signal
+from recallflow.operators.recall.stages import NO_FURTHER, FurtherMemories, QueryRun, Ranked, Signal
 from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, WEIGHTS, has_one_person, sets_for, weights_of
 from recallflow.operators.recall.words import compares_tokens, spend_scan
@@ -63,7 +63,7 @@ def signal_by_vector(
     service."""
     questions, conversation = shared.questions, index.conversation
     embedding = questions.embed(question.first_person_text) if received is None else received
-    hits = ("question_vector",) if embedding.cached else ()
+    cache_hits = ("question_vector",) if embedding.cached else ()
     if not embedding.cached:
         shared.costs.add("dense", embedding.took_ms)
     if embedding.vector is None:
@@ -77,16 +77,17 @@ def signal_by_vector(
                 first=None,
             )
         problems = () if embedding.problem is None else (embedding.problem,)
-        return Signal(columns, embedded=fallback is not None, took_ms=embedding.took_ms, warnings=problems)
+        return Signal(columns, uses_vectors=fallback is not None, took_ms=embedding.took_ms, warnings=problems)
+    found = Signal(vector=embedding.vector, uses_vectors=True, cache_hits=cache_hits, took_ms=embedding.took_ms)
     if (cached := shared.candidates.get(conversation, question.text)) is not None:
-        return Signal(cached, embedding.vector, embedded=True, hits=(*hits, "candidates"), took_ms=embedding.took_ms)
+        return found._replace(columns=cached, cache_hits=(*cache_hits, "candidates"))
     query = TextVectors(embedding.vector, embedding.tokens)
     sets = sets_for(questions.embedder.kind, by_token=compares_tokens(index, query))
     weights = weights_of(index, sets, is_spaced=question.table.blanks)
     columns = compute(index, question, query, weights, permitted)
     if columns.complete:
         shared.candidates.put(conversation, question.text, columns)
-    return Signal(columns, embedding.vector, embedded=True, hits=hits, took_ms=embedding.took_ms)
+    return found._replace(columns=columns)
 
 
 def _by_words(shared: Shared, index: OwnerIndex, question: Question, permitted: Positions) -> Columns:
@@ -148,7 +149,7 @@ def rank_candidates(run: QueryRun, permitted: Positions, signal: Signal, min_cou
         positions, created_ms = full_ranking.positions[beyond], run.index.conversation.facts["created_ms"]
         replaced = replacements.keys() & {*positions.tolist()}
         replaced_at = {position: format_time(int(created_ms[replacements[position].by])) for position in replaced}
-        further = Further(positions, full_ranking.scores[beyond], replaced_at)
+        further = FurtherMemories(positions, full_ranking.scores[beyond], replaced_at)
     return Ranked(inputs, ranking, graph, judged, replacements, further)
 
 

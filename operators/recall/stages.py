@@ -87,7 +87,7 @@ class QueryRun:
     graph: OwnerGraph
     timings: StepTimings  # durations of the completed steps
     results: ModelResults  # the model results so far
-    read: dict[int, MemoryRow | None]  # cached rows by slot
+    row_cache: dict[int, MemoryRow | None]  # by slot
     question: Question
     intent: Intent
     tuning: Tuning
@@ -99,9 +99,9 @@ class QueryRun:
         return self.request.query
 
     def rows(self, slots: list[int]) -> list[MemoryRow | None]:
-        if missing := [slot for slot in slots if slot not in self.read]:
-            self.read.update(zip(missing, self.engine.rows(self.request.hot, self.index, missing), strict=True))
-        return [self.read[slot] for slot in slots]
+        if missing := [slot for slot in slots if slot not in self.row_cache]:
+            self.row_cache.update(zip(missing, self.engine.rows(self.request.hot, self.index, missing), strict=True))
+        return [self.row_cache[slot] for slot in slots]
 
 
 class Permitted(NamedTuple):
@@ -109,7 +109,7 @@ class Permitted(NamedTuple):
 
     positions: Positions
     warnings: list[Warn]  # of the filters
-    excluded: int  # the number of memories that the filters exclude
+    excluded_count: int  # the number of memories that the filters exclude
 
 
 NO_COLUMNS = Columns({}, {})
@@ -120,13 +120,13 @@ class Signal(NamedTuple):
 
     columns: Columns = NO_COLUMNS  # empty in modes that do not rank by meaning
     vector: Matrix | None = None  # the question's vector, if the model returned one
-    embedded: bool = False  # whether any vectors contributed
-    hits: tuple[str, ...] = ()  # the caches that had a hit
+    uses_vectors: bool = False  # whether any vectors contributed
+    cache_hits: tuple[str, ...] = ()  # the caches that had a hit
     took_ms: float = 0.0  # the model's time
     warnings: tuple[Warn, ...] = ()
 
 
-class Further(NamedTuple):
+class FurtherMemories(NamedTuple):
     """Ranked memories beyond the answer, best first, for a context with room."""
 
     positions: Positions
@@ -134,7 +134,7 @@ class Further(NamedTuple):
     replaced_at: Mapping[int, str]  # the time (RFC 3339) at which another memory replaced a statement, by position
 
 
-NO_FURTHER = Further(np.zeros(0, np.int64), np.zeros(0), {})
+NO_FURTHER = FurtherMemories(np.zeros(0, np.int64), np.zeros(0), {})
 
 
 class Ranked(NamedTuple):
@@ -145,7 +145,7 @@ class Ranked(NamedTuple):
     graph: QueryGraph  # the graph as this query uses it
     judged: Judged  # the relevance of the ranked memories
     updates: Mapping[int, Replacement]  # which memory updates which, by position
-    further: Further  # ranked memories beyond the answer, if the query wants a context
+    further: FurtherMemories  # ranked memories beyond the answer, if the query wants a context
 
 
 class Expanded(NamedTuple):
@@ -163,7 +163,7 @@ class Expanded(NamedTuple):
 
 
 class CategorySummaries(NamedTuple):
-    every: Mapping[str, str]  # all summaries by category
+    by_category: Mapping[str, str]  # all summaries
     available: Mapping[str, str]  # the summaries that pass the filters
     warnings: list[Warn]
 
@@ -188,9 +188,9 @@ class ComposedAnswer:
     episodes: list[RecalledEpisode] | None  # in the mode `episode`, else None
     summaries: CategorySummaries  # for the context
     entities: EntityContext  # for the context
-    further: Further  # for the context
+    further: FurtherMemories  # for the context
     warnings: list[Warn]
-    change: int  # the number of the owner's events so far
+    change_count: int  # the number of the owner's events so far
 
 
 # Composes an answer while models process the query's requests. It is None if the answer must wait for their results.

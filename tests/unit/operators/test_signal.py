@@ -94,7 +94,7 @@ def by_memory(index: OwnerIndex, column: Column) -> list[float]:
 def test_with_a_model_the_columns_are_the_models(index: OwnerIndex) -> None:
     model = Model("model", "contextual", **{"tea?": (1, 0)})
     found = signal(Shared.of(model, lambda: 0.0), index)
-    assert found.embedded
+    assert found.uses_vectors
     assert found.warnings == ()
     assert found.columns.weights == WHOLE_WEIGHTS["notes"]
     # Cosines 1, 0, 0.6: mean 0.533333, deviation 0.410961; stored in bytes, they are a little off.
@@ -129,7 +129,7 @@ def test_failed_model_compares_in_the_fallback_vectors(index: OwnerIndex) -> Non
     vectors = {"tea?": (1, 0), "tea": (0.8, 0.6), "bike": (0, 1), "cake": (-0.8, 0.6)}
     fallback = Model("fallback", "spelling", **vectors)
     found = signal(Shared.of(model, lambda: 0.0, fallback), index)
-    assert (found.vector, found.embedded, found.columns.weights) == (None, True, WEIGHTS["spelling"]["assistant"])
+    assert (found.vector, found.uses_vectors, found.columns.weights) == (None, True, WEIGHTS["spelling"]["assistant"])
     np.testing.assert_allclose(
         by_memory(index, np.asarray(found.columns.values["dense"])), [1.22474, 0, -1.22474], atol=1e-4
     )
