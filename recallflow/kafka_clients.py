@@ -139,7 +139,7 @@ class ProducerAndReader:
     """A producer, and a consumer that reads topics from their current end, each with a thread. Thread-safe.
 
     Partitions that are added later are read from their beginning. `ready` is done once the first partitions are
-    assigned: an answer to an earlier query could be missed. `metadata_error`: of the last metadata request, or None."""
+    assigned: an answer to an earlier query could be missed. `metadata_error` is that of the last request, or None."""
 
     def __init__(
         self,

@@ -340,7 +340,7 @@ def check_multiple_processes(state_dir: Path) -> None:
 
 
 def state_directories(state_dir: Path, count: int) -> list[Path]:
-    """Return the members' state directories. Raise UsageError where one process follows several, or several one."""
+    """Return the state directory of each member. Raise UsageError if `count` does not fit the state in the folder."""
     if count == 1:
         check_single_process(state_dir)
         return [state_dir]

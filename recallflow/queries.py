@@ -150,7 +150,7 @@ Values = Field(min_length=1, max_length=limits.FILTER_VALUES_MAX, fail_fast=True
 
 
 class Decay(StrictPart):
-    """Decay of a memory's recency by age. Parameters are in days; the other functions' have no effect."""
+    """Decay of a memory's recency by age. Parameters are in days; only the ones the function uses count."""
 
     function: DecayFunction = "exponential"
     tau_days: Days = 30.0

@@ -248,7 +248,7 @@ class ListedMemory(Truncatable):
 
 
 class MemoryPage(Model):
-    """A page of a user's memories, newest first by event time. `total`: of all pages. `after`: next page's cursor."""
+    """A page of a user's memories, newest first by event time. `total` counts all pages; `after` is the next cursor."""
 
     memories: list[ListedMemory]
     total: int

@@ -78,7 +78,7 @@ class StemPositions(NamedTuple):
         return cls("".join(numbers), spans)
 
     def find(self, wanted: Mapping[str, str]) -> dict[str, list[tuple[int, int]]]:
-        """Return the spans of words with a wanted stem, by stem, in order. `wanted`: character in `numbers` → stem."""
+        """Return the spans of words with a wanted stem, by stem, in order. `wanted` maps characters to stems."""
         found = list[tuple[int, str]]()
         for character, stem in wanted.items():
             at = self.numbers.find(character)

@@ -142,7 +142,7 @@ class SearchResults(ResultList[RecalledMemory]):
 
 
 class Page(ResultList[ListedMemory]):
-    """A page of a user's memories, newest first. `total`: on all pages. `after`: cursor of the next page, or None."""
+    """A page of a user's memories, newest first. `total` counts all pages; `after` is the next cursor, or None."""
 
     def __init__(self, response: Response) -> None:
         page = response.memory_page
