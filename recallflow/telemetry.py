@@ -80,14 +80,15 @@ class TextFormatter(MaskingFormatter):
     """Text lines: `2026-01-31T12:00:00.123Z WARNING connectors.kafka.trouble: …`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"{_log_time(record)} {record.levelname} {_logger_name(record)}: {super().format(record)}"
+        return f"{_log_time(record)} {record.levelname} {record.name.removeprefix('recallflow.')}: {super().format(record)}"
 
 
 class JsonFormatter(MaskingFormatter):
     """JSON lines. `message` includes the traceback; trace id, position and error code are fields where known."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = {"time": _log_time(record), "level": record.levelname.lower(), "logger": _logger_name(record)}
+        logger = record.name.removeprefix("recallflow.")
+        fields = {"time": _log_time(record), "level": record.levelname.lower(), "logger": logger}
         fields |= {name: record.__dict__[name] for name in ("position", "code", "error_id") if name in record.__dict__}
         current = trace.get_current_span().get_span_context()
         if current.is_valid:
@@ -109,10 +110,6 @@ def logs_json() -> bool:
 
 def _log_time(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _logger_name(record: logging.LogRecord) -> str:
-    return record.name.removeprefix("recallflow.")
 
 
 @contextmanager
