@@ -80,7 +80,8 @@ class TextFormatter(MaskingFormatter):
     """Text lines: `2026-01-31T12:00:00.123Z WARNING connectors.kafka.trouble: …`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"{_log_time(record)} {record.levelname} {record.name.removeprefix('recallflow.')}: {super().format(record)}"
+        logger = record.name.removeprefix("recallflow.")
+        return f"{_log_time(record)} {record.levelname} {logger}: {super().format(record)}"
 
 
 class JsonFormatter(MaskingFormatter):
