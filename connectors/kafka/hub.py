@@ -26,7 +26,7 @@ from recallflow.schema_registry import RETRY_S
 WAIT_S = 0.005
 POLL_S = 0.1
 READ_AHEAD, READ_AHEAD_BYTES = 2_000, 32 * 1024 * 1024  # limits of the queued records of a reader
-READ_AHEAD_AWAITED = 20_000  # the first one, while a query waits for records that are not read
+READ_AHEAD_AWAITED = 20_000  # READ_AHEAD while a query waits for records that are not read
 READ_BATCH = 500
 PAST_LIMIT_MAX = 1_000  # queued records of a partition with a limit, at which its reading pauses
 BUDGET_S, QUERIES_BUDGET_S = 0.005, 0.01

@@ -58,16 +58,10 @@ def make_hub() -> Iterator[Callable[..., Hub]]:
     """Return a hub without records."""
     made: list[Hub] = []
 
-    def make(
-        wake: threading.Event | None = None,
-        failure: Callable[[], Exception | None] = lambda: None,
-        in_flight: Callable[[], int] = lambda: 0,
-        new_consumer: Any = Consumer,
-        clock_s: Callable[[], float] = time.perf_counter,
-    ) -> Hub:
-        wake = wake or threading.Event()
-        queries, memories = (LaneReader(name, NOWHERE, wake, new_consumer) for name in ("queries", "memories"))
-        made.append(Hub(queries, memories, wake, in_flight, lambda: BATCH_MAX, failure, clock_s))
+    def make(wake: Any = None, failure: Any = lambda: None, in_flight: Any = lambda: 0, **more: Any) -> Hub:
+        wake, consumer = wake or threading.Event(), more.pop("new_consumer", Consumer)
+        queries, memories = (LaneReader(name, NOWHERE, wake, consumer) for name in ("queries", "memories"))
+        made.append(Hub(queries, memories, wake, in_flight, lambda: BATCH_MAX, failure, **more))
         return made[-1]
 
     yield make
