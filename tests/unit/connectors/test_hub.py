@@ -55,7 +55,6 @@ class Told(threading.Event):
 
 @pytest.fixture
 def make_hub() -> Iterator[Callable[..., Hub]]:
-    """Return a hub without records."""
     made: list[Hub] = []
 
     def make(wake: Any = None, failure: Any = lambda: None, in_flight: Any = lambda: 0, **more: Any) -> Hub:
