@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from confluent_kafka import OFFSET_END, IsolationLevel, KafkaError, KafkaException, TopicPartition
@@ -161,7 +162,9 @@ class OutageMonitor:
             try:
                 numbers = self._partitions()
                 if not self.connected:
-                    self._set_targets({number: self._end(number) for number in numbers})
+                    read_span = partial(self._reader.consumer.get_watermark_offsets, timeout=REQUEST_TIMEOUT_S)
+                    parts = [TopicPartition(self._topic, number) for number in numbers]
+                    self._set_targets({part.partition: read_span(part)[1] for part in parts})
             except KafkaException as error:
                 if self.connected:
                     self._note_outage(error.args[0])
@@ -181,11 +184,6 @@ class OutageMonitor:
         if any(part.leader < 0 for part in found.partitions.values()):
             raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
         return sorted(found.partitions)
-
-    def _end(self, number: int) -> int:
-        part = TopicPartition(self._topic, number)
-        end: int = self._reader.consumer.get_watermark_offsets(part, timeout=REQUEST_TIMEOUT_S)[1]
-        return end
 
     def _set_targets(self, ends: dict[int, int]) -> None:
         self._catch_up.set_targets({f"{self._topic}:{number}": end for number, end in ends.items()})
@@ -332,19 +330,12 @@ class EndOffsetReader:
 
     def __call__(self, partitions: Collection[int]) -> dict[int, int]:
         """Return partition → end offset of committed records. Return nothing if the brokers do not report them."""
-        parts = [TopicPartition(self._topic, number, OFFSET_END) for number in partitions]
         try:
-            found: list[TopicPartition] = self._reader.ask(lambda: self._ask(parts))
+            found = self._reader.first_offsets([TopicPartition(self._topic, one, OFFSET_END) for one in partitions])
         except SourceError as error:
             _log.warning("%s: end offsets are unknown (%s): queries do not wait for newer events", self._topic, error)
             return {}
         return {part.partition: part.offset for part in found}
-
-    def _ask(self, parts: list[TopicPartition]) -> list[TopicPartition]:
-        found: list[TopicPartition] = self._reader.consumer.offsets_for_times(parts, timeout=READ_ENDS_TIMEOUT_S)
-        for error in (part.error for part in found if part.error is not None):
-            raise KafkaException(error)
-        return found
 
 
 def read_tails(

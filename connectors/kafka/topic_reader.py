@@ -91,9 +91,21 @@ class TopicReader(AbstractContextManager["TopicReader"]):
 
     def offset_at(self, topic: str, number: int, at_ms: int) -> int:
         """Return the first offset of a partition at or after a time; its end if there is none."""
-        part = TopicPartition(topic, number, at_ms)
-        (found,) = self.ask(lambda: self.consumer.offsets_for_times([part], timeout=REQUEST_TIMEOUT_S))
+        (found,) = self.first_offsets([TopicPartition(topic, number, at_ms)])
         return self.span(topic, number)[1] if found.offset < 0 else int(found.offset)
+
+    def first_offsets(self, times: list[TopicPartition]) -> list[TopicPartition]:
+        """Return each partition's first offset at or after the time in its `offset`; -1 if there is none. The time
+        OFFSET_END gives the end of a partition: of committed records, or with UNCOMMITTED of all."""
+
+        def request() -> list[TopicPartition]:
+            timeout_s = min(REQUEST_TIMEOUT_S, self._give_up_s)
+            found: list[TopicPartition] = self.consumer.offsets_for_times(times, timeout=timeout_s)
+            for error in (part.error for part in found if part.error is not None):
+                raise KafkaException(error)
+            return found
+
+        return self.ask(request)  # type: ignore[no-any-return]
 
     def firsts(self, spans: Mapping[tuple[str, int], tuple[int, int]]) -> dict[tuple[str, int], Any]:
         """Return (topic, partition) → first record, of the partitions that have one."""

@@ -36,7 +36,6 @@ NOWHERE = KafkaOptions("127.0.0.1:1", {"log_level": "0"})
 
 
 def add(reader: LaneReader, topic: str, number: int = 0, end: int = 0) -> Lane:
-    """Has a reader read one more partition from its beginning on."""
     lane = Lane(topic, number, 0, end)
     reader.add(lane)
     reader.lanes = reader.lanes | {(topic, number): lane}  # as its thread does before it reads on
@@ -314,8 +313,6 @@ def test_an_error_that_passes_is_counted_and_read_over() -> None:
 
 
 class RegistryAway:
-    """A schema registry that answers after some attempts, or refuses."""
-
     def __init__(self, *errors: SourceError) -> None:
         self.errors = [*errors]
 

@@ -6,9 +6,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, Message, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -171,7 +172,6 @@ MOST_BYTES = 20_000
 
 @pytest.fixture
 def reached() -> list[int]:
-    """Return the numbers of published records that the publisher reports."""
     return []
 
 
@@ -280,6 +280,16 @@ def test_time_leads_to_outputs_since_it_with_skew(kafka: FakeKafka) -> None:
     fill(kafka, "responses", 4, begin_ms=SKEW_MS)
     ends = EndOffsetPoller(NOWHERE, {"responses": 2, "receipts": 1})
     assert ends.at(2 * SKEW_MS + 2) == {"responses": {0: 2, 1: 0}, "receipts": {0: 0}}
+
+
+def test_failed_partition_is_asked_again_for_its_offset(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recallflow.connectors.kafka.topic_reader.TRY_AGAIN_S", 0)
+    fill(kafka, "responses", 4)
+    reader = TopicReader(NOWHERE, new_consumer=kafka.consumer)
+    failed = [Mock(error=KafkaError(KafkaError.LEADER_NOT_AVAILABLE), offset=-1001)]
+    answers = [failed, reader.consumer.offsets_for_times([TopicPartition("responses", 0, 2)])]
+    monkeypatch.setattr(reader.consumer, "offsets_for_times", lambda *_, **__: answers.pop(0))
+    assert reader.offset_at("responses", 0, 2) == 2
 
 
 @pytest.mark.parametrize(
