@@ -26,14 +26,14 @@ from recallflow.responses import QueryFailed
 from recallflow.service import Admission
 
 _ADVICE = {
-    "catching_up": "Call again in a moment: the memory has just started, and has not read all that it holds.",
+    "catching_up": "Call again in a moment: the memory has just started, and has not read all of its data.",
     "not_found": "Search again, and take a memory_id from the result.",
-    "unauthenticated": "You cannot mend this: tell the user that the memory's credentials are not accepted.",
-    "forbidden": "You cannot mend this: tell the user that the credentials are not for this.",
+    "unauthenticated": "You cannot fix this: tell the user that the memory's credentials are not accepted.",
+    "forbidden": "You cannot fix this: tell the user that the credentials do not permit this.",
     "over_quota": "Tell the user that the memory's limit is reached; do not try again at once.",
     "too_large": "Ask for less, or add several shorter memories.",
     "internal_error": "Do not try again with the same arguments.",
-    "unreadable": "You cannot mend this: tell the user that the memory cannot be read at present.",
+    "unreadable": "You cannot fix this: tell the user that the memory cannot be read at present.",
 }
 _ARGUMENT_PROBLEMS = {"extra_forbidden": "there is no such argument"}
 _CORRECT_ARGUMENTS = "Correct the arguments and call again."
