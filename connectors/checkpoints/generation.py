@@ -112,8 +112,8 @@ def decode(name: str, data: bytes, number: int) -> Manifest:
         manifest = _ADAPTER.validate_python(fields | {"name": name})
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise CheckpointBroken(f"{name}: {where}: {first['msg']}") from None
+        field = ".".join(map(str, first["loc"]))
+        raise CheckpointBroken(f"{name}: {field}: {first['msg']}") from None
     if manifest.about.partition != number:
         raise CheckpointBroken(f"{name}: is of state partition {manifest.about.partition}, not {number}")
     if not name.startswith(name_prefix(manifest.about)):
@@ -165,8 +165,8 @@ class CheckpointDownload:
 
     def problems(self, checked: dict[str, str | None]) -> list[str]:
         """Return the problems of all files. `checked` maps objects to earlier results, and gets the new ones."""
-        found = in_parallel(lambda file: self._problem(file, checked), self.manifest.files)
-        return [problem for problem in found if problem is not None]
+        problems = in_parallel(lambda file: self._problem(file, checked), self.manifest.files)
+        return [problem for problem in problems if problem is not None]
 
     def _write(self, target: Path, file: CheckpointFile, piece: str, start: int, size: int) -> None:
         data = self._piece(file, piece, size)

@@ -57,19 +57,19 @@ def _problems(parts: SplitResult) -> list[str]:
     if parts.scheme not in SCHEMES:
         problem = f"{parts.scheme} is none of" if parts.scheme else "is missing: give one of"
         return [f"scheme: {problem} {', '.join(SCHEMES)}; a folder is file:///mnt/backups"]
-    found = []
+    problems = []
     if parts.scheme == "file":
         if parts.netloc:
-            found.append(f"host: {parts.netloc}: a folder has none; its path follows file://")
+            problems.append(f"host: {parts.netloc}: a folder has none; its path follows file://")
         if not parts.path:
-            found.append("path: is missing: name a folder")
+            problems.append("path: is missing: name a folder")
         if parts.query:
-            found.append("options: a folder takes none")
+            problems.append("options: a folder takes none")
     elif not parts.netloc.rpartition("@")[2]:
-        found.append("bucket: is missing")
+        problems.append("bucket: is missing")
     if parts.fragment:
-        found.append("fragment: # has no meaning here")
-    return found
+        problems.append("fragment: # has no meaning here")
+    return problems
 
 
 PAUSE_S = 1.0  # pause between attempts; pyarrow retries on its own before each failure
@@ -167,8 +167,8 @@ class Objects:
 
         def read() -> bytes:
             with self._filesystem.open_input_file(f"{self._root}/{name}") as file:
-                found: bytes = file.read(size_max)
-            return found
+                data: bytes = file.read(size_max)
+            return data
 
         return self._retry(f"read {name}", read)
 

@@ -73,8 +73,8 @@ def routes(handler: RequestHandler) -> APIRouter:
 
     @router.get("/explore/owners")
     async def owners(request: Request) -> Response:
-        found = [one._asdict() for one in permitted_owners(handler, credentials_of(request))]
-        return Response(orjson.dumps({"owners": found}), media_type=JSON)
+        permitted = [one._asdict() for one in permitted_owners(handler, credentials_of(request))]
+        return Response(orjson.dumps({"owners": permitted}), media_type=JSON)
 
     for path, name in (("/", HOME_PAGE), ("/docs", REFERENCE_PAGE), ("/explore", EXPLORER_PAGE)):
         router.add_api_route(path, partial(send_file, name))

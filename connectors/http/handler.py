@@ -255,17 +255,17 @@ class _PendingLines:
 
     async def ready(self) -> bytes | None:
         """Return the next results once the first of them is available; None after the last."""
-        found: list[bytes] = []
+        results: list[bytes] = []
         while (one := await self._lines.get()) is not None:
             size, result = one
-            found.append(await result)
+            results.append(await result)
             self._bytes -= size
             self._room.set()
-            if self._lines.empty() or len(found) >= PENDING_LINES:
-                return b"".join(found)
-        if found:
+            if self._lines.empty() or len(results) >= PENDING_LINES:
+                return b"".join(results)
+        if results:
             self.end()
-        return b"".join(found) or None
+        return b"".join(results) or None
 
 
 async def _read(handler: RequestHandler, request: Request, pending: _PendingLines) -> None:

@@ -98,11 +98,11 @@ class Parameters:
     def fields(self, request: Request, **in_path: object) -> dict[str, Any]:
         """Return the fields of the event of a request's URL. Other parameters are left to the route."""
         event: dict[str, Any] = {"type": self.type, **in_path}
-        given = request.query_params
+        parameters = request.query_params
         for name, parameter in self.by_name.items():
-            if name not in given:
+            if name not in parameters:
                 continue
-            values = [parameter.value(text) for text in given.getlist(name)]
+            values = [parameter.value(text) for text in parameters.getlist(name)]
             outer, _, field = name.rpartition(".")
             (event.setdefault(outer, {}) if outer else event)[field] = values if parameter.repeated else values[0]
         return event
@@ -162,10 +162,10 @@ def credentials_of(request: Request) -> Headers:
 def check_type(request: Request, expected: str = JSON) -> None:
     """Raise Problem for a body of another type, or in another charset than UTF-8. Thus a foreign web page cannot send
     events: it can make a browser send forms and plain text to this machine, but not JSON."""
-    given = request.headers.getlist("content-type")
-    if len(given) > 1:
+    content_types = request.headers.getlist("content-type")
+    if len(content_types) > 1:
         raise Problem("unsupported_media_type", f"content-type is given twice: send content-type: {expected}")
-    kind, *details = "".join(given).lower().split(";")
+    kind, *details = "".join(content_types).lower().split(";")
     if kind.strip() != expected:
         raise Problem("unsupported_media_type", f"send content-type: {expected}")
     for name, _, value in (detail.partition("=") for detail in details):
@@ -250,14 +250,14 @@ class CheckedRoute(APIRoute):
         return checked
 
     def _check_parameters(self, request: Request) -> None:
-        given, described = request.query_params, (self.openapi_extra or {}).get("parameters", ())
+        parameters, described = request.query_params, (self.openapi_extra or {}).get("parameters", ())
         schemas = {one["name"]: one["schema"] for one in described if one["in"] == "query"}
-        for name in given:
+        for name in parameters:
             if self.openapi_extra is not None and name not in schemas:
                 no_parameters = "the route takes no parameters; put the fields in the body"
                 remedy = suggest_name(name, schemas) if schemas else no_parameters
                 raise Problem("invalid_event", f"no such parameter; {remedy}", name)
-            if schemas.get(name, {}).get("type") != "array" and len(given.getlist(name)) > 1:
+            if schemas.get(name, {}).get("type") != "array" and len(parameters.getlist(name)) > 1:
                 raise Problem("invalid_event", "is given twice; give it once", name)
 
 

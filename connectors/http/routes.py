@@ -83,8 +83,8 @@ _REFUSALS = {
 }
 
 
-def _optional(where: str, name: str, description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": name, "in": where, "required": False, "description": description, "schema": schema}
+def _optional(location: str, name: str, description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": location, "required": False, "description": description, "schema": schema}
 
 
 _WAITS = "`applied`: respond once the event is applied, with its receipt, or after the time limit"
@@ -158,13 +158,13 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
 def _schemas() -> dict[str, Any]:
     models = {**_UNIONS, **{model.__name__: model for model in _MODELS}}
     inputs = [(name, _MODE, TypeAdapter[Any](model)) for name, model in models.items()]
-    found, shared = TypeAdapter.json_schemas(inputs, ref_template=_REFERENCE)
-    for schema in shared["$defs"].values():
+    schemas, definitions = TypeAdapter.json_schemas(inputs, ref_template=_REFERENCE)
+    for schema in definitions["$defs"].values():
         if "properties" in schema and schema.get("additionalProperties") is True:
             del schema["additionalProperties"]  # the default; generated types would accept misspelt fields
     version = {"type": "array", "items": reference("MemoryVersion")}  # the model has dicts, which it does not validate
-    shared["$defs"]["Response"]["properties"]["versions"]["anyOf"][0] = version
-    return {**shared["$defs"], **{name: found[name, _MODE] for name in _UNIONS}, **_GATEWAY_SCHEMAS}
+    definitions["$defs"]["Response"]["properties"]["versions"]["anyOf"][0] = version
+    return {**definitions["$defs"], **{name: schemas[name, _MODE] for name in _UNIONS}, **_GATEWAY_SCHEMAS}
 
 
 def probe_routes(service: Service, registry: CollectorRegistry) -> APIRouter:

@@ -323,9 +323,9 @@ async def update_message(calls: ZepCalls) -> dict[str, Any]:
 async def search_sessions(calls: ZepCalls) -> dict[str, Any]:
     """Return the best memories of a user, or of sessions, as facts or messages."""
     body = read(ZepSearch, await calls.body())
-    found = await _search(calls, body)
+    memories = await _search(calls, body)
     name, convert = ("message", shown_message) if body.scope == "messages" else ("fact", shown_fact)
-    return {"results": [{name: convert(m), "session_id": m["session_id"], "score": m["score"]} for m in found]}
+    return {"results": [{name: convert(m), "session_id": m["session_id"], "score": m["score"]} for m in memories]}
 
 
 async def _search(calls: ZepCalls, body: ZepSearch) -> list[dict[str, Any]]:
@@ -340,16 +340,16 @@ async def _search(calls: ZepCalls, body: ZepSearch) -> list[dict[str, Any]]:
         filters["kinds"] = ["message"]
     k = min(body.limit or calls.parameters.limit or 10, K_MAX)
     fields: dict[str, Any] = {"query": body.text, "k": k, "filters": filters, "min_relevance": body.min_relevance}
-    found = [memory for owner in sorted(owners) for memory in await calls.recall(owner, **fields)]
-    return found if len(owners) == 1 else sorted(found, key=lambda memory: -memory["score"])[:k]
+    memories = [memory for owner in sorted(owners) for memory in await calls.recall(owner, **fields)]
+    return memories if len(owners) == 1 else sorted(memories, key=lambda memory: -memory["score"])[:k]
 
 
 async def search_graph(calls: ZepCalls) -> dict[str, Any]:
     """Return relations of a user (edges), or the best memories (episodes)."""
     body = read(ZepSearch, await calls.body())
     if body.scope == "episodes":
-        found = await _search(calls, body)
-        return {"episodes": [shown_message(m) | {"session_id": m["session_id"], "score": m["score"]} for m in found]}
+        memories = await _search(calls, body)
+        return {"episodes": [shown_message(m) | {"session_id": m["session_id"], "score": m["score"]} for m in memories]}
     query = {"type": "graph.facts", "query": body.text, "limit": min(body.limit or 10, K_MAX)}
     response = await calls.ask(owner_of({USER: body.user_id or ""})[0], query)
     facts = [] if response.graph_facts is None else response.graph_facts.facts

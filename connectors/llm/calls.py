@@ -363,9 +363,9 @@ class OpenAiEmbeddings(ServiceModel):
         most_bytes = len(texts) * (self.dimension * FLOAT_BYTES + 1024) + ENVELOPE_BYTES
         answer = await self._ask(opened, most_bytes)
         try:
-            found = sorted((item["index"], item["embedding"]) for item in answer["data"])
-            rows = [_floats(embedding) for _, embedding in found]
-            is_complete = [index for index, _ in found] == [*range(len(texts))]
+            items = sorted((item["index"], item["embedding"]) for item in answer["data"])
+            rows = [_floats(embedding) for _, embedding in items]
+            is_complete = [index for index, _ in items] == [*range(len(texts))]
             spent = Cost(1, reported_tokens(answer, "prompt_tokens", estimate_tokens(*texts)))
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise CallFailed("malformed", "the answer has no embeddings") from None
@@ -384,12 +384,12 @@ class OpenAiEmbeddings(ServiceModel):
                 raise CallFailed("malformed", problem, spent=spent)
             problem = f"returns vectors of {sizes.pop():,} floats, but embedding.dimension is {self.dimension}"
             raise EmbedderError(f"{self.name} {problem}: change it, or configure another model")
-        found = np.stack(rows)
+        matrix = np.stack(rows)
         with np.errstate(all="ignore"):  # invalid numbers are reported below
-            norms = np.sqrt((found * found).sum(axis=1, keepdims=True))
+            norms = np.sqrt((matrix * matrix).sum(axis=1, keepdims=True))
         if not np.isfinite(norms).all() or not norms.all():
             raise CallFailed("malformed", "the answer has embeddings that are zero or not finite", spent=spent)
-        vectors: Matrix = (found / norms).astype(np.float32)
+        vectors: Matrix = (matrix / norms).astype(np.float32)
         return vectors
 
 

@@ -175,9 +175,9 @@ class TokenBudget:
         self._day, self._spent = 0, defaultdict[str, int](int)
         if path is not None and path.exists():
             try:
-                found = orjson.loads(path.read_bytes())
-                spent = {str(tenant): int(tokens) for tenant, tokens in found["spent"].items()}
-                self._day, self._spent = int(found["day"]), defaultdict(int, spent)
+                stored = orjson.loads(path.read_bytes())
+                spent = {str(tenant): int(tokens) for tenant, tokens in stored["spent"].items()}
+                self._day, self._spent = int(stored["day"]), defaultdict(int, spent)
             except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
                 kind = type(error).__name__
                 _log.warning("%s cannot be read (%s): today's spending is counted from 0", path, kind)

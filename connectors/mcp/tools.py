@@ -340,9 +340,9 @@ class ToolRunner:
 
 
 def _recall(arguments: SearchArguments) -> dict[str, Any]:
-    given = _given_arguments(arguments)
-    filters: dict[str, Any] = {name: given[name] for name in ("created_after", "created_before") if name in given}
-    filters |= {field: [given[argument]] for argument, field in _LIST_FILTERS.items() if argument in given}
+    values = _given_arguments(arguments)
+    filters: dict[str, Any] = {name: values[name] for name in ("created_after", "created_before") if name in values}
+    filters |= {field: [values[argument]] for argument, field in _LIST_FILTERS.items() if argument in values}
     return {"type": "recall", "query": arguments.query, "k": arguments.limit, "filters": filters}
 
 

@@ -53,9 +53,9 @@ def print_answer(target: Console, answer: Mapping[str, Any], user: str, now: dat
         print_block(target, Text.assemble(("no answer", NO_ANSWER), f": {chance}"), f"{_INDENT}\N{EM DASH} ")
         return
     memories = answer["memories"]
-    found = next((memory["id"] for memory in memories if memory["id"] in expect), None)
+    expected_id = next((memory["id"] for memory in memories if memory["id"] in expect), None)
     for memory in memories:
-        _print_memory(target, memory, user, now, answers=memory["id"] == (found or memories[0]["id"]))
+        _print_memory(target, memory, user, now, answers=memory["id"] == (expected_id or memories[0]["id"]))
 
 
 def _print_memory(target: Console, memory: Mapping[str, Any], user: str, now: datetime, *, answers: bool) -> None:

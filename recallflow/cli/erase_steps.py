@@ -32,32 +32,33 @@ MEMORY_COMPACTION = (
 )
 
 
-def remains_line(found: topic_erasure.RemainingRecords, *, is_memory: bool) -> str:
+def remains_line(remaining: topic_erasure.RemainingRecords, *, is_memory: bool) -> str:
     """Describe the remaining records of a user in a topic, with the time of their deletion at the latest."""
-    if not found.count:
-        return f"{found.topic}: nothing"
-    newest = format_time(found.newest_ms)
-    return f"{found.topic}: {found.count} records, the newest from {newest}; {_expiry(found, is_memory=is_memory)}"
+    if not remaining.count:
+        return f"{remaining.topic}: nothing"
+    newest = format_time(remaining.newest_ms)
+    expiry = _expiry(remaining, is_memory=is_memory)
+    return f"{remaining.topic}: {remaining.count} records, the newest from {newest}; {expiry}"
 
 
-def _expiry(found: topic_erasure.RemainingRecords, *, is_memory: bool) -> str:
-    kept = found.retention
-    if kept is None:
+def _expiry(remaining: topic_erasure.RemainingRecords, *, is_memory: bool) -> str:
+    retention = remaining.retention
+    if retention is None:
         return "expiry unknown, because this user may not describe the topic's configuration"
-    terms = [_retention(kept, found.newest_ms)] if kept.deletes else []
-    if kept.compacts:
+    terms = [_retention(retention, remaining.newest_ms)] if retention.deletes else []
+    if retention.compacts:
         terms.append(MEMORY_COMPACTION if is_memory else COMPACTION)
-    return f"cleanup.policy={','.join(kept.policies)}: {'; '.join(terms)}"
+    return f"cleanup.policy={','.join(retention.policies)}: {'; '.join(terms)}"
 
 
-def _retention(kept: topic_erasure.Retention, newest_ms: int) -> str:
-    sooner = "" if kept.retention_bytes < 0 else f", or sooner (retention.bytes={kept.retention_bytes})"
-    if kept.longest_ms is None:
+def _retention(retention: topic_erasure.Retention, newest_ms: int) -> str:
+    sooner = "" if retention.retention_bytes < 0 else f", or sooner (retention.bytes={retention.retention_bytes})"
+    if retention.longest_ms is None:
         return f"no expiry (retention.ms=-1){sooner}: until the topic, or its records, are deleted"
-    latest = format_time(min(newest_ms + kept.longest_ms, EPOCH_MS_MAX))
+    latest = format_time(min(newest_ms + retention.longest_ms, EPOCH_MS_MAX))
     deletion = f"deleted by {latest} at the latest{sooner}, plus a few minutes for the broker's cleanup"
-    segment = f"a segment takes records for segment.ms={kept.segment_ms} and is deleted"
-    return f"{deletion}: {segment} retention.ms={kept.retention_ms} after its last one"
+    segment = f"a segment takes records for segment.ms={retention.segment_ms} and is deleted"
+    return f"{deletion}: {segment} retention.ms={retention.retention_ms} after its last one"
 
 
 def finding_lines(search: directory_erasure.TraceSearch, findings: Findings) -> Iterator[str]:
@@ -180,11 +181,11 @@ class EraseCommand:
         searched_topics = [*topics.read_topics()[:2], topics.enrichment, topics.results, *topics.outputs()]
         print(f"Records in Kafka of user {self._user} of tenant {self._tenant}:")
         compacted = list[topic_erasure.RemainingRecords]()
-        for found in topic_erasure.remains(self._config.kafka, searched_topics, self._tenant, self._user):
-            print(f"  {remains_line(found, is_memory=found.topic == topics.memory)}")
-            compacts = found.retention is not None and found.retention.compacts
-            if compacts and found.topic not in inputs and found.partitions_without_tombstone:
-                compacted.append(found)
+        for remaining in topic_erasure.remains(self._config.kafka, searched_topics, self._tenant, self._user):
+            print(f"  {remains_line(remaining, is_memory=remaining.topic == topics.memory)}")
+            compacts = remaining.retention is not None and remaining.retention.compacts
+            if compacts and remaining.topic not in inputs and remaining.partitions_without_tombstone:
+                compacted.append(remaining)
         if self._options.compact_kafka:
             topic_erasure.send_tombstones(self._config.kafka, compacted, Owner(self._tenant, "", self._user).record_key)
             for one in compacted:
@@ -214,10 +215,10 @@ class EraseCommand:
 
 def _purges_line(folder: Path) -> str:
     try:
-        left = unpurged_owners(folder, describe(folder).fingerprint.partitions)
+        pending = unpurged_owners(folder, describe(folder).fingerprint.partitions)
     except (RecallflowError, OSError) as error:  # a running engine may replace files during the read
         return f"pending purges cannot be read: {error}"
-    return f"{left} pending purges" if left else "no pending purges"
+    return f"{pending} pending purges" if pending else "no pending purges"
 
 
 def _parsed(value: bytes | None) -> Any:

@@ -51,14 +51,14 @@ def trace_lines(response: Mapping[str, Any]) -> list[str]:
 
 def fact_lines(response: Mapping[str, Any]) -> list[str]:
     """Return relations, each with the sentences that state it."""
-    found = response["graph_facts"]
+    result = response["graph_facts"]
     lines = []
-    for fact in found["facts"]:
+    for fact in result["facts"]:
         marks = f" ({', '.join(fact['marks'])})" if fact["marks"] else ""
         lines.append(f"{fact['source_name']} {fact['type']} {fact['target_name']}{marks}")
         lines += [paragraph(f"“{one['quote']}” {one['id']}", _INDENT) for one in fact["evidence"]]
     lines = lines or ["no relations found"]
-    return lines if found["complete"] else [*lines, "the search was incomplete: name entities or types"]
+    return lines if result["complete"] else [*lines, "the search was incomplete: name entities or types"]
 
 
 def _decided(state: Mapping[str, Any]) -> str:

@@ -59,11 +59,11 @@ def run_until_renewed(kafka: "KafkaOptions", run: "Callable[[], None]") -> None:
     files, stopping, renewed = kafka.certificate_files(), threading.Event(), threading.Event()
 
     def versions() -> list[tuple[int, int]]:
-        found = []
+        times = []
         for file in files:
             with suppress(OSError):
-                found.append(((status := file.stat()).st_mtime_ns, status.st_ino))
-        return found
+                times.append(((status := file.stat()).st_mtime_ns, status.st_ino))
+        return times
 
     def watch() -> None:
         checked = latest = versions()

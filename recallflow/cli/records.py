@@ -221,8 +221,8 @@ def run_dlq_replay(options: argparse.Namespace) -> int:
     kafka, topics = chosen.kafka, chosen.topics
     # This ends the transaction of an earlier replay, whose marks are read afterwards.
     replay = None if options.dry_run else DeadLetterReplay(kafka, topics.dead_letters)
-    found = letters_to_replay(kafka, topics.dead_letters)
-    letters = with_originals(kafka, [letter for letter in found if _is_selected(letter, options)])
+    every = letters_to_replay(kafka, topics.dead_letters)
+    letters = with_originals(kafka, [letter for letter in every if _is_selected(letter, options)])
     incomplete = [letter for letter in letters if letter.missing]
     for letter in incomplete:
         note(f"{letter.source} cannot be sent again: {'; '.join(letter.missing)}")

@@ -176,7 +176,7 @@ def add_owners(commands: Commands) -> None:
     _add_listing(actions, "owners")
 
 
-_QUOTA_NAMES = "\n".join(f"{name}: {what}" for name, what in QUOTAS.items())
+_QUOTA_NAMES = "\n".join(f"{name}: {text}" for name, text in QUOTAS.items())
 
 
 def add_quota(commands: Commands) -> None:
@@ -252,10 +252,10 @@ def run_key_revoke(options: argparse.Namespace) -> int:
 def run_keys_list(options: argparse.Namespace) -> int:
     """Print a tenant's keys, without secrets.
     $ recallflow keys list acme --json --bootstrap-servers localhost:9092"""
-    found = _keys(decision_history(options), options.tenant)
-    for _, fields in found.values():
+    keys = _keys(decision_history(options), options.tenant)
+    for _, fields in keys.values():
         show(fields, _key_line(fields), as_json=options.json)
-    if not found:
+    if not keys:
         note(f"tenant {options.tenant} has no keys")
     return 0
 
@@ -279,10 +279,10 @@ def _keys(history: "ControlHistory", tenant_id: str) -> "dict[str, tuple[ApiKey,
     """Return a tenant's keys and their printed fields, by name. A revoked key stays revoked."""
     from recallflow.fields import format_time
 
-    found = {}
+    keys = {}
     for name in history.names(tenant_id, API_KEY):
         events = [(format_time(at), cast("ApiKey", event)) for at, event in history.decisions(tenant_id, API_KEY, name)]
         revoked, key = next(((at, event) for at, event in events if event.revoked), (None, events[-1][1]))
         fields: dict[str, Any] = {"name": name, "since": events[0][0], "revoked": revoked}
-        found[name] = key, fields | {name: getattr(key, name) for name in (*KEY_SCOPES, "by", "why")}
-    return found
+        keys[name] = key, fields | {name: getattr(key, name) for name in (*KEY_SCOPES, "by", "why")}
+    return keys
