@@ -459,7 +459,9 @@ class OwnerIndex:
     @cached_property
     def clusters(self) -> Clusters:
         earlier, self._earlier_clusters = self._earlier_clusters, None
-        return Clusters(self.vectors, self.conversation, earlier)
+        talk = self.conversation
+        order, episodes = (talk.slots, talk.positions), (talk.episode_ordinal, talk.starts, talk.ends)
+        return Clusters(self.vectors, order, episodes, earlier)
 
     def episode(self, number: int) -> EpisodeRow | None:
         found = self._episodes.get(int(number))

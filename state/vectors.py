@@ -3,8 +3,6 @@
 The unit of a row's numbers is its largest number / 127. Rounding changes a cosine by 0.001 (at most 0.005 on
 conversations), while cosines of two memories differ by 0.1. It saves three quarters of a scan's memory bandwidth."""
 
-from typing import TYPE_CHECKING
-
 import faiss
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +10,6 @@ import numpy.typing as npt
 from recallflow.embedder import Matrix
 from recallflow.state.arrays import Codes, GrowingArray, Ints, Mask, ranges
 from recallflow.state.segment import Rows, masked
-
-if TYPE_CHECKING:
-    from recallflow.state.index import Conversation
 
 ONE = 127  # the byte of a row's largest number
 _ZERO = 128  # the stored byte of 0
@@ -174,10 +169,14 @@ class Clusters:
     A memory changes one episode. The centroids and cosines of the others are taken from the earlier clusters, because
     their computation took a tenth of the time of a query after a memory."""
 
-    def __init__(self, vectors: VectorIndex, talk: "Conversation", earlier: "Clusters | None" = None) -> None:
-        """`earlier` are the clusters of the same vectors before some changes."""
-        self._vectors, self._slots, self._positions = vectors, talk.slots, talk.positions
-        self._episodes, self._starts, self._ends = talk.episode_ordinal, talk.starts, talk.ends
+    def __init__(
+        self, vectors: VectorIndex, order: tuple[Ints, Ints], episodes: tuple[Ints, Ints, Ints],
+        earlier: "Clusters | None" = None,
+    ) -> None:  # fmt: skip
+        """`order`: the slot of each position, and the position of each slot. `episodes`: the episode of each position,
+        and the start and end of each episode. `earlier`: clusters of the same vectors before some changes."""
+        self._vectors, (self._slots, self._positions) = vectors, order
+        self._episodes, self._starts, self._ends = episodes
         self._centroids = np.zeros((len(self._starts), vectors.dimension), np.float32)
         self._has_centroid = np.zeros(len(self._starts), np.bool_)
         self._cosines = np.full(len(self._slots), np.nan, np.float32)  # of each position; NaN until computed

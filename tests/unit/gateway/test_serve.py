@@ -508,7 +508,7 @@ def test_a_gateway_that_reads_no_decisions_any_more_refuses_everybody(monkeypatc
         with served(app) as url, httpx.Client(base_url=url, timeout=30) as client:
             assert "Kafka has not answered yet" in client.get("/readyz").text
             kafka.fail(config.topics.control, 0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-            kafka.await_(lambda: "decisions" in client.get("/readyz").text)
+            kafka.await_(lambda: "control topic" in client.get("/readyz").text)
             seen.extend([
                 client.get("/readyz"), client.post("/memory/query", json={"type": "user.stats", **ANN}),
                 client.post("/memory/events", json={"type": "memory", "content": "x", **ANN}),
