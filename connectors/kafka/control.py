@@ -28,7 +28,7 @@ AHEAD_MS = 300_000  # maximum lead of a signed decision over its append time, fo
 # Reason for ignoring an event → text of the log line.
 LEFT_OUT = {
     "no_event": "is no control event",
-    "not_signed": "is not sign with auth.control_secret",
+    "not_signed": "is not signed with auth.control_secret",
     "wrong_time": "has no timestamp, or one over five minutes ahead of its append time",
     "replayed": "is older than the decision in force: somebody sent it again, or a clock is behind",
 }
