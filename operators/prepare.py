@@ -190,6 +190,8 @@ def _combined(model: str, embedded: Sequence[TextVectors]) -> Vectors:
     """Return the vectors of a text, from those of its passages."""
     tokens = [to_bytes(passage.tokens) for passage in embedded if len(passage.tokens)]
     sizes = tuple(len(passage.tokens) for passage in embedded) if tokens and len(embedded) > 1 else ()
+    if len(embedded) == 1:  # most texts
+        return Vectors(model, embedded[0].vector[np.newaxis], tokens[0] if tokens else NO_TOKENS, sizes)
     matrix = np.stack([passage.vector for passage in embedded])
     return Vectors(model, matrix, np.concatenate(tokens) if tokens else NO_TOKENS, sizes)
 

@@ -104,8 +104,9 @@ def json_values(value: object) -> Iterator[object]:
 
 def _finite(value: Any) -> Any:
     """Refuse NaN and Infinity, which JSON cannot represent."""
-    if any(isinstance(one, float) and not isfinite(one) for one in json_values(value)):
-        raise ValueError("contains NaN, Infinity or a number beyond all bounds, which JSON does not have")
+    for one in json_values(value):
+        if isinstance(one, float) and not isfinite(one):
+            raise ValueError("contains NaN, Infinity or a number beyond all bounds, which JSON does not have")
     return value
 
 
