@@ -130,7 +130,7 @@ class ApiKeys:
         is_secret = hmac.compare_digest(hash_secret(salt, parsed.secret).encode(), stored.encode())
         if key is None or not is_secret:
             raise refusal("unauthenticated", KEY_HEADER, UNKNOWN_KEY)
-        # Checked last, so that only somebody with the secret learns of the revocation.
+        # Checked last, so that only a sender with the secret learns of the revocation.
         if self._decisions.is_revoked(holder, API_KEY, parsed.name, at_ms):
             raise refusal("unauthenticated", KEY_HEADER, "the API key was revoked: ask for a new one")
         return self._grant(holder, key)
@@ -177,6 +177,7 @@ class ApiKeys:
 TOKEN_CHARACTERS = 16_384
 VERIFIED_BYTES = 16 * 1024 * 1024  # of the cache of verified tokens; a verification takes 0.1 ms
 _SECOND_MS = 1_000
+_UNREADABLE = "not a readable token: send 'Bearer', a space, and a JWT"
 # Times are compared with the record's append time here, because PyJWT would use a clock.
 _OPTIONS: Any = {"require": ["exp", "sub"], "verify_exp": False, "verify_nbf": False, "verify_iat": False}
 _NAME, _NAMES = TypeAdapter(Name), TypeAdapter(list[Name])
@@ -281,7 +282,7 @@ class TokenVerifier:
         except jwt.MissingRequiredClaimError as error:
             raise _refusal(f"the token lacks the claim {error.claim}") from None
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-            raise _unreadable() from None
+            raise _refusal(_UNREADABLE) from None
         return self._read(claims)
 
     def _read(self, claims: dict[str, Any]) -> Verified:
@@ -297,7 +298,7 @@ def _head(token: str) -> tuple[str | None, str]:
     try:
         head = jwt.get_unverified_header(token)
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-        raise _unreadable() from None
+        raise _refusal(_UNREADABLE) from None
     return head.get("kid"), str(head.get("alg"))
 
 
@@ -327,7 +328,3 @@ def _time_ms(claims: dict[str, Any], claim: str) -> int:
 
 def _refusal(problem: str) -> InvalidRecord:
     return refusal("unauthenticated", TOKEN_HEADER, problem)
-
-
-def _unreadable() -> InvalidRecord:
-    return _refusal("not a readable token: send 'Bearer', a space, and a JWT")

@@ -92,7 +92,7 @@ class _Part(NamedTuple):
 
 
 def _half_words(characters: str) -> Ints:
-    """Return an array by code point: 2 for characters within words, 1 for those that are half a word, 0 for blanks."""
+    """Return an array by code point: 2 for characters within words, 1 for half-word characters, 0 for blanks."""
     found = np.full(ord(max(characters)) + 1, _HALF)
     found[[*map(ord, _SINGLES.findall(characters))]] = 1
     found[[*map(ord, _BLANKS.findall(characters))]] = 0
@@ -187,7 +187,7 @@ def _prepared(embedder: Embedder, batch: Sequence[Item]) -> list[Item]:
 
 
 def _combined(model: str, embedded: Sequence[TextVectors]) -> Vectors:
-    """Return the vectors of a text, from those of its passages."""
+    """Return the vectors of a text, from its passages' vectors."""
     tokens = [to_bytes(passage.tokens) for passage in embedded if len(passage.tokens)]
     sizes = tuple(len(passage.tokens) for passage in embedded) if tokens and len(embedded) > 1 else ()
     if len(embedded) == 1:  # most texts

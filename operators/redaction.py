@@ -22,7 +22,7 @@ class Redacted(MemoryRow):
 
 
 def version(memory_id: str, seq: int, number: int) -> Redacted:
-    """Return a substitute for a version of which only the ids and the number are known."""
+    """Return a substitute for a version, with its known ids and number only."""
     return Redacted(
         id=memory_id, seq=seq, version=number, change=0, content=REDACTED, summary=REDACTED, created_ms=0, ingested_ms=0
     )

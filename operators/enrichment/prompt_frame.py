@@ -141,7 +141,7 @@ def date_words(times_ms: Iterable[int | None]) -> str:
 
 
 def _names_and_numbers(text: str) -> list[str]:
-    """Return the words in names, and the numbers, of a text: those that need a source."""
+    """Return the parts of a text that need a source: the words in names, and the numbers."""
     names = " ".join(read_names(text).entities)
     return [*_WORD.findall(plain(names)), *_NUMBER.findall(plain(text))]
 

@@ -48,8 +48,8 @@ def shown(row: MemoryRow, characters: int = CONTEXT_CHARACTERS, similarity: floa
 
 
 def recent(view: View, row: MemoryRow, at_most: int) -> list[ShownMemory]:
-    """Return the owner's newest memories of the same project, those of the same session first. Memories of other
-    projects are excluded, because texts derived from the context belong to the memory's project."""
+    """Return the owner's newest memories of the same project, first from the same session. Memories of other projects
+    are excluded, because texts derived from the context belong to the memory's project."""
     if not at_most:
         return []
     seqs = dict[int, None]()

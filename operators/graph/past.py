@@ -102,14 +102,14 @@ class GraphHistory:
             self._put_kept(keys.past_adjacency(self._owner, self.name(end), row.number), stored)
 
     def keep_neighbour(self, seq: int, neighbour: codec.StoredNeighbour) -> None:
-        """Keep a neighbour of a memory as it was before the event. Later calls within the event have no effect."""
+        """Keep the earlier state of a memory's neighbour. Later calls within the event have no effect."""
         key = keys.past_similar(self._owner, seq, neighbour.seq, self._change)
         if self.get(key) is None:
             self.put(key, orjson.dumps([self.ingested_ms, tuple(neighbour)]))
 
     def keep_node(self, key: NodeKey, row: NodeRow | None) -> None:
-        """Keep a node as it was before the event (`row`; None for a memory without a record), without its description,
-        because the memory that describes it may be forgotten."""
+        """Keep the earlier state of a node (None for a memory without a record), without its description, because the
+        memory that describes it may be forgotten."""
         plain = None if row is None else tuple(row.describe(None, None))
         stored = orjson.dumps([self.ingested_ms, plain], default=tuple)
         self._put_kept(keys.past_node(self._owner, self.name(key), self._change), stored)
@@ -136,7 +136,7 @@ class GraphHistory:
         return part in (codec.RELATION, codec.EVIDENCE)
 
     def _keep(self, name: bytes, seq: int | None, part: bytes, content: Any) -> None:
-        """Keep an edge's part as it was before the event. Later calls within the event have no effect."""
+        """Keep the earlier state of an edge's part. Later calls within the event have no effect."""
         key = keys.past_edge(self._owner, name, seq, part, self._change)
         if self.get(key) is None:
             self._put_kept(key, orjson.dumps([self.ingested_ms, content], default=tuple))
@@ -268,7 +268,7 @@ class GraphHistory:
             self.put_superseding(seq, after)
 
     def _existing_keys(self, prefix: bytes) -> Iterator[bytes]:
-        """Yield the existing keys under a prefix of a node or edge, those that the event added first. These are
+        """Yield the existing keys under a prefix of a node or edge. Keys that the event has added come first; they are
         searched by group, because an event may add thousands."""
         staged = self.staged
         group = staged.past_keys.get(prefix[: keys.GROUP_BYTES], ())

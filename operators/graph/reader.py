@@ -30,7 +30,7 @@ class LoadBounds:
     fan_out: int = 24  # links per vertex, and as many edges
     linked: int = 100  # the newest memories of a shared node that paths may reach, in addition to the best matches
     visited: int = 512  # vertices
-    opened: int = 48  # vertices whose links and edges are read: nearest first, those of the best seed first
+    opened: int = 48  # vertices whose links and edges are read, nearest first, then by the order of their seeds
 
 
 @dataclass(slots=True)

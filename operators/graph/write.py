@@ -361,9 +361,8 @@ class GraphWriter:
         """Return the names in a memory's text, including names that only the graph identifies."""
         names = read_names(row.content) if analysis is None else analysis.names
         caseless = self._changes.caseless_names() if not row.content.isascii() else []
-        if names.doubtful or caseless:
-            return with_known(names, self._changes.has_node, row.content, caseless)
-        return names
+        is_incomplete = bool(names.doubtful or caseless)
+        return with_known(names, self._changes.has_node, row.content, caseless) if is_incomplete else names
 
     def _find_similar(self, memory: RememberedMemory, sketch: bytes, newest: int) -> bytes:
         """Update the memory's neighbours. Return the sketch of its vector."""
@@ -386,7 +385,7 @@ class GraphWriter:
 
     def _write_relation(self, row: MemoryRow, relation: StatedRelation) -> bytes | None:
         """Write a memory's relation as a statement of its edge. Return the name of the edge in storage keys; None if
-        the owner may have no more edges."""
+        the owner's edges are at their limit."""
         changes = self._changes
         name = changes.edge_name(relation.source, relation.target, relation.type)
         edge = changes.edge(name)
