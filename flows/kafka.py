@@ -305,7 +305,7 @@ class MainFlowMember(GroupMember):
             self.embedder, self.topics.queries, replies, input_ends=False, decisions=self.decisions
         )
         wanted, audited = self.config.enrichment.wanted(self.embedder), self.topics.audit is not None
-        return replace(rules, skips=self.config.skips, wanted=wanted, audited=audited)
+        return replace(rules, skips=self.config.skips, enrichment=wanted, audited=audited)
 
     def _timestamp_error(self) -> Exception | None:
         """Return an error if credentials are required, and producers choose timestamps. A check at the start is not

@@ -112,7 +112,7 @@ def memories_to_forget(view: View, event: MemoryForget) -> list[Entry]:
 
 def _forget(view: View, work: Work, event: MemoryForget) -> Work:
     """Forget memories up to the limit of a step. A memory over it first loses edges and versions in further steps."""
-    cursor, left, done = work.cursor, STEP_WEIGHT, True
+    cursor, budget, done = work.cursor, STEP_WEIGHT, True
     for read_count, entry in enumerate(_candidates(view, event, work.cursor)):
         if read_count == READ_MAX:
             done = False
@@ -120,16 +120,16 @@ def _forget(view: View, work: Work, event: MemoryForget) -> Work:
         if _matches(view, entry, event):
             for one in with_derived(view, entry):
                 weight = _weight(view, one)
-                if weight > left and (left < STEP_WEIGHT or _thin(view, work, one)):
+                if weight > budget and (budget < STEP_WEIGHT or _thin(view, work, one)):
                     done = False
                     break
                 view.forget(one)
-                left -= weight
+                budget -= weight
             if not done:
                 break
         cursor = entry.seq + 1
     synced = update_graph(view, None, work.write.record.position, retries=0)
-    found, synced = work.found or left < STEP_WEIGHT, work.synced and synced
+    found, synced = work.found or budget < STEP_WEIGHT, work.synced and synced
     return replace(work, cursor=cursor, found=found, synced=synced, done=done)
 
 

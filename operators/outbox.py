@@ -64,9 +64,9 @@ def owner_of(entry: bytes) -> bytes | None:
 
 def of_owners(partition: Partition, owners: Iterable[bytes]) -> Values:
     """Return the deletion of owners' outputs. All undelivered outputs are read: at most those since a few barriers."""
-    wanted = {owner.hex().encode() for owner in owners}
-    found = partition.scan_readable(keys.OUTBOX) if wanted else ()
-    return {key: None for key, value in found if value[_OWNER] in wanted}
+    prefixes = {owner.hex().encode() for owner in owners}
+    found = partition.scan_readable(keys.OUTBOX) if prefixes else ()
+    return {key: None for key, value in found if value[_OWNER] in prefixes}
 
 
 def delivered(partition: Partition, offsets: dict[str, int]) -> Values:

@@ -101,9 +101,9 @@ class UserLimits(NamedTuple):
         """Raise OverQuota if the user has no room for a text, unless it replaces a longer one, `before`."""
         if self.text_bytes is None or (before is not None and len(text.encode()) < len(before.encode())):
             return
-        wanted = totals.text_bytes + len(text.encode())
-        if wanted > self.text_bytes:
-            problem = f"all versions of the user's texts would take {wanted:,} bytes, and {BYTES_PER_USER} allows"
+        needed_bytes = totals.text_bytes + len(text.encode())
+        if needed_bytes > self.text_bytes:
+            problem = f"all versions of the user's texts would take {needed_bytes:,} bytes, and {BYTES_PER_USER} allows"
             raise OverQuota(BYTES_PER_USER, f"{problem} {self.text_bytes:,}: {_REMEDY}", "content")
 
 

@@ -40,6 +40,6 @@ class Rules:
     graph_writer: MakeWriter = GraphWriter  # writes the graph
     graph_enabled: bool = True  # queries may use the graph
     skips: frozenset[Position] = frozenset()  # positions of records to refuse without decoding
-    wanted: EnrichmentTasks | None = None  # the enrichment tasks; None without an enrichment flow
+    enrichment: EnrichmentTasks | None = None  # the enrichment tasks; None without an enrichment flow
     audited: bool = False  # the access log is written
     is_replayable: bool = True  # a record may be read again after a crash

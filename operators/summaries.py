@@ -83,16 +83,16 @@ class Summaries:
 
     def summarise(self, rows: list[tuple[MemoryRow, int]]) -> str:
         found = [one for number, (row, language) in enumerate(rows) for one in self._sentences(number, row, language)]
-        chosen, left = list[tuple[_Sentence, str]](), CHARACTERS
+        chosen, room = list[tuple[_Sentence, str]](), CHARACTERS
         least = SHARE_MIN * max((one.score for one in found), default=0.0)
         for one in sorted(found, key=lambda one: (-one.score, one.memory, one.start)):
             if one.score < least or len(chosen) == SENTENCES:
                 break
             author = rows[one.memory][0].author
             text = f"{author}: {one.text}" if author else one.text
-            if len(text) < left and not any(_is_repeated(one, other) for other, _ in chosen):
+            if len(text) < room and not any(_is_repeated(one, other) for other, _ in chosen):
                 chosen.append((one, text))
-                left -= len(text) + 1
+                room -= len(text) + 1
         return " ".join(text for _, text in sorted(chosen, key=lambda pair: pair[0][:2]))
 
     def _sentences(self, number: int, row: MemoryRow, language: int) -> Iterator[_Sentence]:

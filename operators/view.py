@@ -264,8 +264,8 @@ class View:
         self._indexed.append((entry, vectors))
         self.touched.append(RememberedMemory(row, entry.episode, vectors, content_changed=False, only_vector=True))
 
-    def put_derivatives(self, seq: int, made: rows.Derivatives) -> None:
-        self._staged[keys.derivatives(self._hot.key, seq)] = encode_row(made) if any(made) else None
+    def put_derivatives(self, seq: int, derivatives: rows.Derivatives) -> None:
+        self._staged[keys.derivatives(self._hot.key, seq)] = encode_row(derivatives) if any(derivatives) else None
 
     def put_summary(self, category: str, summary: str, sources: list[int]) -> None:
         """Store a category's new summary. A derived summary replaces the previous derived one."""
@@ -277,8 +277,8 @@ class View:
         row = rows.CategorySummaryRow(self.change, self.ingested_ms, category, summary, sources)
         self._staged[key] = encode_row(row)
         for seq in sources:
-            made = self.derivatives(seq)
-            self.put_derivatives(seq, made._replace(summaries=[*made.summaries, (category, self.change)]))
+            derivatives = self.derivatives(seq)
+            self.put_derivatives(seq, derivatives._replace(summaries=[*derivatives.summaries, (category, self.change)]))
 
     def drop_summary(self, category: str, change: int) -> None:
         key = keys.category_summary(self._hot.key, self._hot.name(category), change)
@@ -287,13 +287,13 @@ class View:
             return
         self._staged[key] = None
         for seq in rows.CategorySummaryRow.decode(stored).sources:
-            made = self.derivatives(seq)
-            kept = [one for one in made.summaries if one != (category, change)]
-            self.put_derivatives(seq, made._replace(summaries=kept))
+            derivatives = self.derivatives(seq)
+            others = [one for one in derivatives.summaries if one != (category, change)]
+            self.put_derivatives(seq, derivatives._replace(summaries=others))
 
     def put_episode_summary(self, episode: EpisodeRow, summary: str) -> None:
-        kept = rows.EpisodeSummaryRow(self.change, self.ingested_ms, episode.number, summary)
-        self._staged[keys.episode_summary(self._hot.key, episode.number)] = encode_row(kept)
+        row = rows.EpisodeSummaryRow(self.change, self.ingested_ms, episode.number, summary)
+        self._staged[keys.episode_summary(self._hot.key, episode.number)] = encode_row(row)
         self.put_episodes(episode.session_id, [episode._replace(summarised=True)])
 
     def drop_episode_summary(self, entry: Entry) -> None:

@@ -93,12 +93,12 @@ class MemoryWrites:
             drop()
             outputs = [DeadLetter(record, 0, redaction.unreadable(), STEP)]
         outputs_owner = None if view is None or view.refusal_outcome == "erased" else owner
-        kept = self._large.end(owner) | self._kept(record, outputs, outputs_owner)
+        values = self._large.end(owner) | self._encoded_outputs(record, outputs, outputs_owner)
         position = self._counted(record.position)
         if view is None:
-            self._partition.stage(kept, position)
+            self._partition.stage(values, position)
         else:
-            view.stage(kept | forwarded, position)
+            view.stage(values | forwarded, position)
             if view.refusal_outcome is not None and not record.silent:
                 self._partition.unfit[write.event.type, view.refusal_outcome] += 1
             try:
@@ -128,12 +128,12 @@ class MemoryWrites:
             outputs = [DeadLetter(record, 0, refusal, STEP)]
         if self._rules.audited:
             outputs = [*outputs, audit.erased(write, refusal)]
-        kept = self._kept(record, outputs)
+        values = self._encoded_outputs(record, outputs)
         if erasure is None:
-            self._partition.stage(kept, self._counted(record.position))
+            self._partition.stage(values, self._counted(record.position))
         else:
-            kept |= self._forwarded(write)
-            erase.carry_out(self._partition, self._owners, erasure, kept, record.position, self._forget)
+            values |= self._forwarded(write)
+            erase.carry_out(self._partition, self._owners, erasure, values, record.position, self._forget)
         return [] if record.silent else outputs
 
     def _forwarded(self, write: Write) -> Values:
@@ -156,16 +156,16 @@ class MemoryWrites:
         """Skip a record that cannot be applied."""
         record = item.record
         letters: list[Kept] = [DeadLetter(record, 0, item.error, item.step), *self.audited(item, item.error)]
-        kept: Values = {}
+        values: Values = {}
         # Other refusals are a function of the record's fields, and the same at the next reading.
         if item.error.code in _UNSTABLE_CODES and item.query_id is None:
             if self._partition.is_applied(record.position):
                 return self._stored_outputs(record)
-            kept = self._kept(record, letters)
-        self._partition.stage(kept, self._counted(record.position))
+            values = self._encoded_outputs(record, letters)
+        self._partition.stage(values, self._counted(record.position))
         return [] if record.silent else letters
 
-    def _kept(self, record: Record, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
+    def _encoded_outputs(self, record: Record, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
         """Return the stored form of a record's outputs; empty if no process would send them again."""
         if record.silent or not self._rules.is_replayable:
             return {}
@@ -175,7 +175,7 @@ class MemoryWrites:
         """Return the outputs of an applied record that are to be sent again."""
         if record.silent:
             return []
-        is_sent = {TaskRequest: self._rules.wanted is not None, AuditEntry: self._rules.audited}
+        is_sent = {TaskRequest: self._rules.enrichment is not None, AuditEntry: self._rules.audited}
         return [one for one in outbox.read(self._partition, record) if is_sent.get(type(one), True)]
 
     def _apply_in_view(self, write: Write) -> tuple[View, Sequence[Kept]] | None:
@@ -191,16 +191,18 @@ class MemoryWrites:
         view = View(self._partition, hot, write, self._rules, None if work is None else work.change)
         outputs: list[Kept] = [*apply(view, write, work)]
         view.begin_owner()
-        if self._rules.wanted is not None and not write.record.silent:
+        if self._rules.enrichment is not None and not write.record.silent:
             with suppress(InvalidRecord):  # a failed request does not affect the memory
-                outputs += once("enrichment", write.record.position, self._requested, view, write, self._rules.wanted)
+                outputs += once(
+                    "enrichment", write.record.position, self._requested, view, write, self._rules.enrichment
+                )
         return view, outputs
 
-    def _requested(self, view: View, write: Write, wanted: EnrichmentTasks) -> list[TaskRequest]:
+    def _requested(self, view: View, write: Write, enrichment: EnrichmentTasks) -> list[TaskRequest]:
         position, key = write.record.position, write.owner.record_key
         return [
             TaskRequest(position, number, key, one.model_dump_json(exclude_none=True).encode(), tuple(one.tasks))
-            for number, one in requests(view, write, wanted, self._rules.decisions)
+            for number, one in requests(view, write, enrichment, self._rules.decisions)
         ]
 
     def _counted(self, position: Position) -> Position | None:

@@ -99,25 +99,25 @@ _NO_COST = Cost()
 
 
 async def enrich(
-    asked: Sequence[PositionedRequest],
+    positioned: Sequence[PositionedRequest],
     model: LanguageModel | None,
     embeddings: EmbeddingService | None,
     thresholds: Thresholds,
     categories: Mapping[str, str],
 ) -> list[EnrichmentResult]:
     """Return the result of each request. All have the same owner and session. `categories`: see `Plan`."""
-    plan = Plan([one.request for one in asked], thresholds, categories)
-    work = _Work(asked, model, embeddings, plan)
-    to_embed = [number for number, one in enumerate(asked) if "embed" in one.request.tasks]
+    plan = Plan([one.request for one in positioned], thresholds, categories)
+    work = _Work(positioned, model, embeddings, plan)
+    to_embed = [number for number, one in enumerate(positioned) if "embed" in one.request.tasks]
     parts = await asyncio.gather(work.embed(to_embed), *map(work.ask, plan.calls()))
     return [
         results.result(one, [part for group in parts for part in group if part.number == number])
-        for number, one in enumerate(asked)
+        for number, one in enumerate(positioned)
     ]
 
 
 class _Work(NamedTuple):
-    asked: Sequence[PositionedRequest]
+    positioned: Sequence[PositionedRequest]
     model: LanguageModel | None
     embeddings: EmbeddingService | None
     plan: Plan
@@ -128,7 +128,7 @@ class _Work(NamedTuple):
         task = call.prompt.task
         if self.model is None:
             return self._failures(task, call.requests, "no language model is configured")
-        first = self.asked[call.requests[0]]
+        first = self.positioned[call.requests[0]]
         try:
             completion = await self.model.complete(first.request.tenant_id, call.prompt)
         except ModelError as error:
@@ -150,7 +150,7 @@ class _Work(NamedTuple):
             return []
         if self.embeddings is None:
             return self._failures("embed", numbers, "no embedding service is configured")
-        requests = [self.asked[number].request for number in numbers]
+        requests = [self.positioned[number].request for number in numbers]
         texts = [one.memories[0].content if one.text is None else one.text for one in requests]
         try:
             embedded = await self.embeddings.embed(requests[0].tenant_id, texts)
@@ -168,7 +168,7 @@ class _Work(NamedTuple):
 
     def _vector(self, number: int, vectors: Matrix, row: int) -> results.Draft:
         """Return the draft of a vector event, with the shortest decimal form of each float."""
-        request = self.asked[number].request
+        request = self.positioned[number].request
         memory = request.memories[0]
         fields = {
             "type": "memory.embedding",
@@ -203,7 +203,7 @@ AskModels = Callable[[Sequence[PositionedRequest], int], Awaitable[Sequence[Enri
 class PendingRequest(NamedTuple):
     """A request that waits for a model. Requests with an equal `key` may share a call."""
 
-    asked: PositionedRequest
+    positioned: PositionedRequest
     append_ms: int  # of the request, epoch
     key: Hashable
 
@@ -301,18 +301,18 @@ class PartitionEnrichment:
     def _open_positions(self) -> Iterator[Position]:
         waiting = (batch.requests for batch in self._batches.values())
         for requests in (*waiting, *(call.item for call in self._calls.values())):
-            yield from (request.asked.position for request in requests)
+            yield from (request.positioned.position for request in requests)
 
     def _results(self, number: int) -> Iterator[EnrichmentOutput]:
         """Yield the outputs of a call; none for a call that was submitted before the partition was closed."""
         call = self._calls.pop(number, None)
         if call is None or call.result is None:
             return
-        asked = [request.asked for request in call.item]
+        positioned = [request.positioned for request in call.item]
         answers = call.result
         if isinstance(answers, CallError):
-            answers = [results.unanswered(one, f"{answers.kind} in our own code") for one in asked]
-        for one, answer in zip(asked, answers, strict=True):
+            answers = [results.unanswered(one, f"{answers.kind} in our own code") for one in positioned]
+        for one, answer in zip(positioned, answers, strict=True):
             self._enricher.on_result(one.request, answer)
             bare = results.unanswered(one, "the result is larger than the limit of its topic")
             yield ResultOutput(one.position, 0, answer.owner.record_key, _encoded(answer), _encoded(bare))
@@ -326,19 +326,19 @@ class PartitionEnrichment:
 
 
 async def _ask(enricher: Enricher, requests: tuple[PendingRequest, ...]) -> Sequence[EnrichmentResult]:
-    asked = [request.asked for request in requests]
+    positioned = [request.positioned for request in requests]
     try:
-        with enricher.use_span(asked[0].position):
-            answers = await enricher.ask(asked, requests[-1].append_ms)
-        _check_all_answered(asked, answers)
+        with enricher.use_span(positioned[0].position):
+            answers = await enricher.ask(positioned, requests[-1].append_ms)
+        _check_all_answered(positioned, answers)
     except Exception as error:
-        report(ASK, asked[0].position, error)
+        report(ASK, positioned[0].position, error)
         raise
     return answers
 
 
-def _check_all_answered(asked: Sequence[PositionedRequest], answers: Sequence[EnrichmentResult]) -> None:
-    if [answer.request for answer in answers] != [str(one.position) for one in asked]:
+def _check_all_answered(positioned: Sequence[PositionedRequest], answers: Sequence[EnrichmentResult]) -> None:
+    if [answer.request for answer in answers] != [str(one.position) for one in positioned]:
         raise ValueError("the results do not match the requests one to one")
 
 

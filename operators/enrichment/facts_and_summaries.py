@@ -59,9 +59,9 @@ def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confide
     before.sort(key=lambda one: one.created_at)
     earlier = frame.numbered(before, frame.CONTEXT_CHARACTERS, "c")
     data = {"before": frame.as_data(earlier), "messages": frame.as_data(messages)}
-    asked = frame.prompt("facts", "facts-1", _FACTS_DUTY, data, frame.fields(facts=_FACTS), len(messages))
+    prompt = frame.prompt("facts", "facts-1", _FACTS_DUTY, data, frame.fields(facts=_FACTS), len(messages))
     context = [*earlier.values()]
-    return ModelCall(numbers, asked, lambda answer: _FactReader(messages, context, requests, confidence).read(answer))
+    return ModelCall(numbers, prompt, lambda answer: _FactReader(messages, context, requests, confidence).read(answer))
 
 
 class _FactReader:
@@ -168,8 +168,8 @@ def categorise(
     data = {"categories": frame.described(offered), "texts": frame.as_data(memories)}
     assigned = frame.objects(memory=frame.TEXT, category=frame.one_of([*offered]), confidence=frame.NUMBER)
     answer = frame.fields(assigned=assigned)
-    asked = frame.prompt("categorise", "categorise-1", _CATEGORISE_DUTY, data, answer, len(memories))
-    return ModelCall(numbers, asked, lambda answer: _read_categories(answer, memories, offered, confidence))
+    prompt = frame.prompt("categorise", "categorise-1", _CATEGORISE_DUTY, data, answer, len(memories))
+    return ModelCall(numbers, prompt, lambda answer: _read_categories(answer, memories, offered, confidence))
 
 
 def _read_categories(
@@ -219,8 +219,8 @@ def summarise(task: Task, number: int, request: EnrichmentRequest) -> ModelCall:
         fields = {"type": "episode.summary", "episode_id": str(request.episode_id)}
     memories = _within_budget(request.memories)
     data = {**about, "texts": frame.as_data(frame.numbered(memories, frame.CONTEXT_CHARACTERS))}
-    asked = frame.prompt(task, version, duty, data, frame.fields(summary=frame.TEXT), 4)
-    return ModelCall([number], asked, lambda answer: [_read_summary(answer, memories, [*about.values()], fields)])
+    prompt = frame.prompt(task, version, duty, data, frame.fields(summary=frame.TEXT), 4)
+    return ModelCall([number], prompt, lambda answer: [_read_summary(answer, memories, [*about.values()], fields)])
 
 
 def _within_budget(memories: Sequence[ShownMemory]) -> list[ShownMemory]:

@@ -33,17 +33,17 @@ _CLASSIFICATIONS = frame.objects(
 def classify(number: int, request: EnrichmentRequest, confidence: float) -> ModelCall | None:
     """Return the model call for the similar memories of a request; None if there are none."""
     new = frame.cut(request.memories[0], frame.TEXT_CHARACTERS)
-    shown = _shown(new, request.similar, SIMILAR_MAX)
-    if len(shown) == 1:
+    texts = _numbered(new, request.similar, SIMILAR_MAX)
+    if len(texts) == 1:
         return None
-    first, *known = frame.as_data(shown)
+    first, *known = frame.as_data(texts)
     data = {"new": first, "known": known}
     answer = frame.fields(verdicts=_CLASSIFICATIONS)
-    asked = frame.prompt("classify", "classify-1", _CLASSIFY_DUTY, data, answer, len(known))
-    return ModelCall([number], asked, lambda answer: [_read_classify(answer, new, shown, confidence)])
+    prompt = frame.prompt("classify", "classify-1", _CLASSIFY_DUTY, data, answer, len(known))
+    return ModelCall([number], prompt, lambda answer: [_read_classify(answer, new, texts, confidence)])
 
 
-def _shown(new: ShownMemory, others: Sequence[ShownMemory], at_most: int) -> dict[str, ShownMemory]:
+def _numbered(new: ShownMemory, others: Sequence[ShownMemory], at_most: int) -> dict[str, ShownMemory]:
     """Return the memories of a prompt by number: the new one, and others that do not stem from the same text."""
     source = new.derived_from or new.memory_id
     others = [one for one in others if (one.derived_from or one.memory_id) != source and one.memory_id != new.memory_id]
@@ -51,12 +51,12 @@ def _shown(new: ShownMemory, others: Sequence[ShownMemory], at_most: int) -> dic
 
 
 def _read_classify(
-    answer: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], confidence_min: float
+    answer: Mapping[str, Any], new: ShownMemory, texts: Mapping[str, ShownMemory], confidence_min: float
 ) -> results.AnswerClaims:
     found, seen, replaced = results.AnswerClaims(), set[str](), list[tuple[float, ShownMemory]]()
     for claim in found.within_limit(answer["verdicts"]):
         with found.claim():
-            other, confidence = _read_verdict(claim, new, shown, seen, confidence_min)
+            other, confidence = _read_verdict(claim, new, texts, seen, confidence_min)
             if claim["verdict"] == "contradicts":
                 found.drafts.append(_edge(codec.CONTRADICTS, new, other, new, confidence))
             elif claim["verdict"] == "refines":
@@ -72,10 +72,10 @@ def _read_classify(
 
 
 def _read_verdict(
-    claim: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], seen: set[str], confidence_min: float
+    claim: Mapping[str, Any], new: ShownMemory, texts: Mapping[str, ShownMemory], seen: set[str], confidence_min: float
 ) -> tuple[ShownMemory, float]:
     """Return the memory and confidence of a verdict, and add the memory's number to `seen`. Raise RejectedClaim."""
-    other = shown.get(claim["memory"])
+    other = texts.get(claim["memory"])
     if other is None:
         raise RejectedClaim("unknown_id")
     if other is new:
@@ -148,20 +148,20 @@ class _End(NamedTuple):
 def extract(number: int, request: EnrichmentRequest, confidence: float) -> ModelCall:
     """Return the model call for the relations of one memory, with recent memories as context."""
     new = frame.cut(request.memories[0], frame.TEXT_CHARACTERS)
-    shown = _shown(new, request.recent, RECENT_MAX)
-    first, *others = frame.as_data(shown)
+    texts = _numbered(new, request.recent, RECENT_MAX)
+    first, *others = frame.as_data(texts)
     data, answer = {"new": first, "recent": others}, frame.fields(relations=_RELATIONS)
-    asked = frame.prompt("extract", "extract-1", _EXTRACT_DUTY, data, answer, 10)
-    return ModelCall([number], asked, lambda answer: [_read_extract(answer, new, shown, confidence)])
+    prompt = frame.prompt("extract", "extract-1", _EXTRACT_DUTY, data, answer, 10)
+    return ModelCall([number], prompt, lambda answer: [_read_extract(answer, new, texts, confidence)])
 
 
 def _read_extract(
-    answer: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], confidence_min: float
+    answer: Mapping[str, Any], new: ShownMemory, texts: Mapping[str, ShownMemory], confidence_min: float
 ) -> results.AnswerClaims:
     found, seen = results.AnswerClaims(), set[tuple[str, str, str]]()
     for claim in found.within_limit(answer["relations"]):
         with found.claim():
-            source, target = (_end(claim[side], new, shown) for side in ("source", "target"))
+            source, target = (_end(claim[side], new, texts) for side in ("source", "target"))
             draft = _relation(claim, source, target, new, confidence_min)
             relation = (source.key, claim["type"], target.key)
             if relation in seen:
@@ -173,11 +173,11 @@ def _read_extract(
     return found
 
 
-def _end(end: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory]) -> _End:
+def _end(end: Mapping[str, Any], new: ShownMemory, texts: Mapping[str, ShownMemory]) -> _End:
     """Parse an end of a relation. Raise RejectedClaim for an invalid end."""
     match end["kind"]:
         case "memory":
-            memory = shown.get(end["name"])
+            memory = texts.get(end["name"])
             if memory is None:
                 raise RejectedClaim("unknown_id")
             text = f"{codec.MEMORY_KIND}:{memory.memory_id}"
@@ -257,8 +257,8 @@ def resolve(number: int, request: EnrichmentRequest, confidence: float) -> Model
             for number, one in known.items()
         ],
     }
-    asked = frame.prompt("resolve", "resolve-1", _RESOLVE_DUTY, data, frame.fields(verdicts=_RESOLUTIONS), len(names))
-    return ModelCall([number], asked, lambda answer: [_read_resolve(answer, memory, new, known, confidence)])
+    prompt = frame.prompt("resolve", "resolve-1", _RESOLVE_DUTY, data, frame.fields(verdicts=_RESOLUTIONS), len(names))
+    return ModelCall([number], prompt, lambda answer: [_read_resolve(answer, memory, new, known, confidence)])
 
 
 def _names_in(memory: ShownMemory) -> Sequence[str]:

@@ -31,7 +31,7 @@ CONTEXT_CHARACTERS = 2_000  # the maximum length of each other memory's text
 LATEST_EPISODES = 2  # the newest episodes of a session, which are searched for the session's newest memories
 
 
-def shown(row: MemoryRow, characters: int = CONTEXT_CHARACTERS, similarity: float | None = None) -> ShownMemory:
+def shown_memory(row: MemoryRow, characters: int = CONTEXT_CHARACTERS, similarity: float | None = None) -> ShownMemory:
     """Convert a stored memory into a memory of a request. Stored fields are valid, so they are not validated again."""
     return ShownMemory.model_construct(
         memory_id=row.id,
@@ -59,7 +59,7 @@ def recent(view: View, row: MemoryRow, at_most: int) -> list[ShownMemory]:
     seqs |= dict.fromkeys(range(view.newest, max(-1, view.newest - at_most - 1), -1))
     seqs.pop(row.seq, None)
     entries = [one for one in view.entries_of([*seqs][: 2 * at_most]) if one.project_id == row.project_id][:at_most]
-    return [shown(one) for one in view.rows_of(entries) if not is_blank(one.content)]
+    return [shown_memory(one) for one in view.rows_of(entries) if not is_blank(one.content)]
 
 
 def is_blank(content: str) -> bool:
@@ -187,7 +187,7 @@ def category_due(view: View, memory: RememberedMemory) -> str | None:
 def _within_budget(rows: list[MemoryRow], characters: int) -> Iterator[ShownMemory]:
     """Yield memories up to a number of characters in all, and cut the last memory."""
     for row in rows:
-        one = shown(row, min(CONTEXT_CHARACTERS, characters))
+        one = shown_memory(row, min(CONTEXT_CHARACTERS, characters))
         characters -= len(one.content)
         if not is_blank(one.content):
             yield one
@@ -207,7 +207,7 @@ _SPELLING_COSINE_MIN = 0.3  # texts that share a word have spelling vectors with
 _Pair = tuple[Entry, float | None]  # a memory and its similarity
 
 
-def similar(view: View, memory: RememberedMemory, wanted: EnrichmentTasks) -> list[ShownMemory]:
+def similar(view: View, memory: RememberedMemory, enrichment: EnrichmentTasks) -> list[ShownMemory]:
     """Return the memories that a new memory may agree with, refine or contradict; none while its vector is missing.
 
     With semantic vectors, these are memories whose cosine is in the ambiguous range, the closest first. Vectors of
@@ -218,17 +218,17 @@ def similar(view: View, memory: RememberedMemory, wanted: EnrichmentTasks) -> li
 
     The number of compared memories is limited: the closest by sketch among the newest, the newest of each named entity,
     and for a fact the newest of its kind."""
-    if wanted.by_meaning and memory.vectors is None:
+    if enrichment.by_meaning and memory.vectors is None:
         return []
     links = view.graph.links(memory.seq)
     sketch = b"" if links is None else links.sketch
-    if wanted.by_meaning and sketch and memory.vectors is not None:
-        pairs = _by_meaning(view, memory.seq, memory.vectors, sketch, wanted)
+    if enrichment.by_meaning and sketch and memory.vectors is not None:
+        pairs = _by_meaning(view, memory.seq, memory.vectors, sketch, enrichment)
     else:
         pairs = _by_words(view, memory, sketch, _entities_of(view, memory.seq)[:_ENTITIES])
     current = [*islice((one for one in pairs if not view.graph.is_superseded(one[0].seq)), SIMILAR_MAX)]
     rows = zip(view.rows_of([entry for entry, _ in current]), current, strict=True)
-    return [shown(row, similarity=cosine) for row, (_, cosine) in rows if not _have_same_source(memory.row, row)]
+    return [shown_memory(row, similarity=cosine) for row, (_, cosine) in rows if not _have_same_source(memory.row, row)]
 
 
 def _have_same_source(one: MemoryRow, other: MemoryRow) -> bool:
@@ -237,11 +237,11 @@ def _have_same_source(one: MemoryRow, other: MemoryRow) -> bool:
     return sources[0] == sources[1]
 
 
-def _by_meaning(view: View, own: int, vectors: Vectors, sketch: bytes, wanted: EnrichmentTasks) -> list[_Pair]:
-    near = _near(view, own, sketch, wanted.similarity_min)
+def _by_meaning(view: View, own: int, vectors: Vectors, sketch: bytes, enrichment: EnrichmentTasks) -> list[_Pair]:
+    near = _near(view, own, sketch, enrichment.similarity_min)
     seqs, whole_texts = view.graph.hot_graph.memory_vectors(near, vectors.model, len(vectors.whole))
     rounded = zip((round(weight, DIGITS) for weight in cosines(vectors.whole, whole_texts)), seqs, strict=True)
-    found = [one for one in rounded if wanted.similarity_min <= one[0] <= wanted.similarity_max]
+    found = [one for one in rounded if enrichment.similarity_min <= one[0] <= enrichment.similarity_max]
     found.sort(reverse=True)
     entries = {entry.seq: entry for entry in view.entries_of([seq for _, seq in found])}
     return [(entries[seq], weight) for weight, seq in found if seq in entries]
@@ -278,39 +278,41 @@ _CONTEXT_TASKS = frozenset(("extract", "facts", "resolve"))
 
 
 def requests(
-    view: View, write: Write, wanted: EnrichmentTasks, decisions: ControlHistory
+    view: View, write: Write, enrichment: EnrichmentTasks, decisions: ControlHistory
 ) -> list[tuple[int, EnrichmentRequest]]:
     """Return the requests of an applied event, each with its number among the event's outputs."""
     memory = next((one for one in view.touched if isinstance(one, RememberedMemory)), None)
     by_number = {
-        MEMORY: None if memory is None else _of_memory(view, write, memory, wanted, decisions),
-        EPISODE: _of_episode(view, write) if wanted.summaries else None,
-        CATEGORY: _of_category(view, write, memory) if wanted.summaries and memory is not None else None,
+        MEMORY: None if memory is None else _of_memory(view, write, memory, enrichment, decisions),
+        EPISODE: _of_episode(view, write) if enrichment.summaries else None,
+        CATEGORY: _of_category(view, write, memory) if enrichment.summaries and memory is not None else None,
     }
     return [(number, request) for number, request in by_number.items() if request is not None]
 
 
 def _of_memory(
-    view: View, write: Write, memory: RememberedMemory, wanted: EnrichmentTasks, decisions: ControlHistory
+    view: View, write: Write, memory: RememberedMemory, enrichment: EnrichmentTasks, decisions: ControlHistory
 ) -> EnrichmentRequest | None:
     event, row = write.event, memory.row
     is_embedded = isinstance(event, events.MemoryEmbedding)
     if is_blank(row.content) or not (is_embedded or _has_new_text(view, event, row)):
         return None
     is_original = not is_embedded and row.derived_from is None  # only original texts are analysed
-    alike = similar(view, memory, wanted) if wanted.relationships else []
-    existing, in_doubt = entities(view, row) if is_original and (wanted.relationships or wanted.facts) else ([], False)
+    similar_memories = similar(view, memory, enrichment) if enrichment.relationships else []
+    existing, in_doubt = (
+        entities(view, row) if is_original and (enrichment.relationships or enrichment.facts) else ([], False)
+    )
     # By a person or the assistant, and not by a system or a tool.
     is_spoken = row.role in _SPEAKER_ROLES or (row.role is not None and row.name is not None)
     is_due: dict[Task, bool] = {
-        "embed": wanted.embed and memory.vectors is None,
-        "classify": bool(alike),
-        "extract": is_original and wanted.relationships and len(row.content) >= wanted.min_chars,
-        "facts": is_original and wanted.facts and is_spoken,
-        "resolve": wanted.relationships and in_doubt,
+        "embed": enrichment.embed and memory.vectors is None,
+        "classify": bool(similar_memories),
+        "extract": is_original and enrichment.relationships and len(row.content) >= enrichment.min_chars,
+        "facts": is_original and enrichment.facts and is_spoken,
+        "resolve": enrichment.relationships and in_doubt,
     }
     tasks = [task for task, due in is_due.items() if due]
-    if is_original and wanted.categories and row.category is None:
+    if is_original and enrichment.categories and row.category is None:
         tasks += ["categorise"] if categories(decisions, event.tenant_id, write.record.append_ms) else []
     if not tasks:
         return None
@@ -318,9 +320,9 @@ def _of_memory(
     return EnrichmentRequest.model_construct(
         **_scope(write),
         tasks=tasks,
-        memories=[shown(row, TEXT_CHARACTERS)],
-        similar=alike,
-        recent=recent(view, row, wanted.recent) if needs_context else [],
+        memories=[shown_memory(row, TEXT_CHARACTERS)],
+        similar=similar_memories,
+        recent=recent(view, row, enrichment.recent) if needs_context else [],
         entities=existing if needs_context else [],
         text=embedding_input(row.author, row.content) if is_due["embed"] else None,
     )
@@ -347,7 +349,7 @@ def _of_category(view: View, write: Write, memory: RememberedMemory) -> Enrichme
     members = view.graph.members(node_key("category", category), CATEGORY_MEMORIES)
     seqs = [seq for seq in members if seq != memory.seq]
     rows = [memory.row, *view.rows_of(view.entries_of(seqs[: CATEGORY_MEMORIES - 1]))]
-    memories = [shown(row) for row in rows if not is_blank(row.content)]
+    memories = [shown_memory(row) for row in rows if not is_blank(row.content)]
     if not memories:
         return None
     scope = _scope(write) | {"category": category, "summary": view.summary(category)}

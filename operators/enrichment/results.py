@@ -173,14 +173,14 @@ class TaskResult(NamedTuple):
     failure: TaskFailure | None = None
 
 
-def result(asked: PositionedRequest, parts: Sequence[TaskResult]) -> EnrichmentResult:
+def result(positioned: PositionedRequest, parts: Sequence[TaskResult]) -> EnrichmentResult:
     """Return the result of a request. Equal parts give equal bytes."""
-    request = asked.request
+    request = positioned.request
     events, refused = list[dict[str, Any]](), Counter[str]()
     for part in parts:
         refused.update(part.found.refused)
         for draft in part.found.drafts:
-            event = _event(asked, draft, part, len(events))
+            event = _event(positioned, draft, part, len(events))
             if _is_valid(event):
                 events.append(event)
             else:
@@ -193,7 +193,7 @@ def result(asked: PositionedRequest, parts: Sequence[TaskResult]) -> EnrichmentR
         user_id=request.user_id,
         environment=request.environment,
         timestamp=request.timestamp,
-        request=str(asked.position),
+        request=str(positioned.position),
         source=request.source,
         memory_id=request.memories[0].memory_id,
         events=events,
@@ -206,17 +206,19 @@ def result(asked: PositionedRequest, parts: Sequence[TaskResult]) -> EnrichmentR
     )
 
 
-def unanswered(asked: PositionedRequest, why: str) -> EnrichmentResult:
+def unanswered(positioned: PositionedRequest, why: str) -> EnrichmentResult:
     """Return the result of a request whose tasks all failed."""
-    tasks = asked.request.tasks
-    return result(asked, [TaskResult(0, task, AnswerClaims(), Cost(), failure=failure(task, why)) for task in tasks])
+    tasks = positioned.request.tasks
+    return result(
+        positioned, [TaskResult(0, task, AnswerClaims(), Cost(), failure=failure(task, why)) for task in tasks]
+    )
 
 
-def _event(asked: PositionedRequest, draft: Draft, part: TaskResult, number: int) -> dict[str, Any]:
-    request = asked.request
+def _event(positioned: PositionedRequest, draft: Draft, part: TaskResult, number: int) -> dict[str, Any]:
+    request = positioned.request
     owner = {"tenant_id": request.tenant_id, "user_id": request.user_id, "environment": request.environment}
     # A repeated call gives its events the same ids, so that they have no second effect.
-    event_id = f"{sha256(str(asked.position).encode()).hexdigest()[:_ID_DIGITS]}-{number}"
+    event_id = f"{sha256(str(positioned.position).encode()).hexdigest()[:_ID_DIGITS]}-{number}"
     event = {"id": event_id, **owner, **draft.fields}
     if draft.source is None:
         return event

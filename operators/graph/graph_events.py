@@ -332,10 +332,7 @@ def _write_stored(view: View, seq: int, marker: codec.Unsynced) -> None:
 
 
 def _write_memory(
-    view: View,
-    memory: RememberedMemory | ForgottenMemory,
-    analysis: Analysis | None,
-    marker: codec.Unsynced | None,
+    view: View, memory: RememberedMemory | ForgottenMemory, analysis: Analysis | None, marker: codec.Unsynced | None
 ) -> None:
     """Write a memory. For an unsynced one, complete its pending episode merges first."""
     if marker is not None:

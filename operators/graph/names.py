@@ -322,16 +322,16 @@ def _distinct(names: Iterable[str], at_most: int = NAMES_MAX) -> tuple[str, ...]
     return tuple(islice(dict.fromkeys(names), at_most))
 
 
-def with_known(named: TextNames, is_known: Callable[[str], bool], text: str, caseless: Sequence[str]) -> TextNames:
+def with_known(names: TextNames, is_known: Callable[[str], bool], text: str, caseless: Sequence[str]) -> TextNames:
     """Return the names of a text with known ones added, up to a limit. `is_known` looks up the node key of a doubtful
     name. `caseless` are the owner's names in scripts without case; the text is searched for them too."""
     found: list[str] = []
-    for name in named.doubtful:
+    for name in names.doubtful:
         # A part of a longer known name is not a separate name.
         if not any(name in longer for longer in found) and is_known(node_key(ENTITY_KIND, name)):
             found.append(name)
     if caseless:
         occurring = [*names_in(text[:READ_CHARACTERS], caseless)]
         found += [name for name in occurring if not any(name in other and name != other for other in occurring)]
-    entities = tuple(dict.fromkeys([*named.entities, *found]))[:NAMES_MAX]
-    return named._replace(entities=entities, doubtful=()) if found else named
+    entities = tuple(dict.fromkeys([*names.entities, *found]))[:NAMES_MAX]
+    return names._replace(entities=entities, doubtful=()) if found else names

@@ -38,11 +38,11 @@ _STATEMENT_FIELDS |= {"valid_from": "valid_from_ms", "valid_to": "valid_to_ms"}
 _NO_NAME = codec.node_key(codec.ENTITY_KIND, "")  # the key of a blank name
 
 
-def links(row: MemoryRow, episode_id: str | None, named: TextNames) -> dict[str, Link]:
+def links(row: MemoryRow, episode_id: str | None, names: TextNames) -> dict[str, Link]:
     """Return the links of a memory by node key. If it names a node several times, the first link decides the role, and
     the first link with a description decides the name."""
     found: dict[str, Link] = {}
-    for link in _all_links(row, episode_id, named):
+    for link in _all_links(row, episode_id, names):
         before = found.get(link.key)
         if before is None:
             if len(link.key) > len(link.kind) + 1:  # blank names are skipped
@@ -52,13 +52,13 @@ def links(row: MemoryRow, episode_id: str | None, named: TextNames) -> dict[str,
     return found
 
 
-def _all_links(row: MemoryRow, episode_id: str | None, named: TextNames) -> Iterator[Link]:
+def _all_links(row: MemoryRow, episode_id: str | None, names: TextNames) -> Iterator[Link]:
     yield _link("type", row.kind)
     if row.category is not None:
         yield _link("category", row.category)
     for topic in row.topics:
         yield _link("topic", topic)
-    for tag in (*row.tags, *named.tags):
+    for tag in (*row.tags, *names.tags):
         yield _link("tag", tag)
     if row.project_id is not None:
         yield _link("repo", row.project_id)
@@ -68,9 +68,9 @@ def _all_links(row: MemoryRow, episode_id: str | None, named: TextNames) -> Iter
     if row.name is not None:
         yield _link(codec.ENTITY_KIND, row.name, "author")
     yield from _given_entities(row)
-    for name in named.entities:
+    for name in names.entities:
         yield _link(codec.ENTITY_KIND, name, "mention")
-    for urn in named.urns:
+    for urn in names.urns:
         yield _link(codec.ENTITY_KIND, urn, "mention", is_urn=True)
 
 

@@ -289,7 +289,7 @@ logs = st.lists(events, max_size=30)
 
 def _read(path: Path, log: Sequence[Json], cuts: Sequence[int], wanted: EnrichmentTasks | None) -> Harness:
     """Read the log in batches, kill the process after each, and continue from the commit."""
-    found = Harness(path, FlatEmbedder(), one_log=True, rules={"wanted": wanted})
+    found = Harness(path, FlatEmbedder(), one_log=True, rules={"enrichment": wanted})
     found.write(MEMORIES, *log)
     for at in sorted({cut for cut in cuts if cut < len(log)}):
         found.read(MEMORIES, max(at - found._read[MEMORIES], 0))

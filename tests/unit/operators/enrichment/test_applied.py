@@ -127,7 +127,7 @@ EVIDENCE = "flat in Lisbon is gone"
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Harness:
-    return Harness(tmp_path / "state", rules={"wanted": WANTED})
+    return Harness(tmp_path / "state", rules={"enrichment": WANTED})
 
 
 def message(user: str, number: int, name: str, content: str) -> dict[str, Any]:

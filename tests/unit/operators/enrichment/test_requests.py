@@ -48,7 +48,7 @@ def memory(number: int, content: str = LONG, **fields: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def make(open_harness: Callable[..., Harness]) -> Callable[..., Harness]:
-    return lambda wanted=ALL, **rules: open_harness(rules={"wanted": wanted, **rules})
+    return lambda wanted=ALL, **rules: open_harness(rules={"enrichment": wanted, **rules})
 
 
 def test_request_contains_the_preceding_messages(make: Callable[..., Harness]) -> None:
@@ -124,7 +124,7 @@ def test_a_repeated_event_and_a_silent_one_ask_for_nothing(make: Callable[..., H
 def test_stored_request_is_not_emitted_without_a_reader(make: Callable[..., Harness]) -> None:
     engine = make()
     engine.run(MEMORIES, message(0))
-    engine.restart(wanted=None)
+    engine.restart(enrichment=None)
     engine.rewind(MEMORIES)
     assert requests(engine.read(MEMORIES)) == []
 
@@ -174,7 +174,7 @@ class AngleEmbedder:
 
 def test_ambiguous_memories_are_compared_closest_first(tmp_path: Path) -> None:
     engine = Harness(
-        tmp_path / "s", AngleEmbedder(), rules={"wanted": EnrichmentTasks(relationships=True, min_chars=99)}
+        tmp_path / "s", AngleEmbedder(), rules={"enrichment": EnrichmentTasks(relationships=True, min_chars=99)}
     )
     engine.run(MEMORIES, *(memory(angle, f"{angle} degrees") for angle in (3, 20, 26, 30, 45, 46, 90)))
     (request,) = requests(engine.run(MEMORIES, memory(0, "0 degrees")))
@@ -274,7 +274,7 @@ class RemoteAngles(AngleEmbedder):
 
 def test_comparison_waits_for_late_vectors(tmp_path: Path) -> None:
     wanted = EnrichmentTasks(embed=True, relationships=True, facts=True, min_chars=99)
-    engine = Harness(tmp_path / "s", RemoteAngles(), rules={"wanted": wanted})
+    engine = Harness(tmp_path / "s", RemoteAngles(), rules={"enrichment": wanted})
 
     def embed(angle: int) -> dict[str, Any]:
         (vector,) = AngleEmbedder().embed([str(angle)])
@@ -337,7 +337,7 @@ def requested(outputs: Iterable[Output]) -> list[TaskRequest]:
 @settings(max_examples=share(0.5), phases=(Phase.explicit, Phase.generate))
 def test_requests_are_valid_bounded_owned_and_reproducible(told: list[dict[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        warm, cold = (Harness(Path(folder) / name, rules={"wanted": ALL_TASKS}) for name in ("warm", "cold"))
+        warm, cold = (Harness(Path(folder) / name, rules={"enrichment": ALL_TASKS}) for name in ("warm", "cold"))
         at_once = requested(warm.run(MEMORIES, *told))
         one_by_one: list[TaskRequest] = []
         for number, event in enumerate(told):
