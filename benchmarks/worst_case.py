@@ -86,7 +86,7 @@ class Worker:
     def enrich(self) -> None:
         """From here on, events ask for all that the enrichment flow does."""
         wanted = EnrichmentTasks(relationships=True, facts=True, categories=True, summaries=True)
-        self._open(replace(self._rules, wanted=wanted))
+        self._open(replace(self._rules, enrichment=wanted))
 
     def apply(self, *events: Event) -> tuple[list[float], list[Output]]:
         """Milliseconds of each call, and what came out."""
