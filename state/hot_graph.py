@@ -191,16 +191,15 @@ class HotGraph:
         """Return the memories with a committed vector of a model, and these vectors, (memories, dimension)."""
         if (model, dimension) != self._model:
             self._model, self._vectors = (model, dimension), {}
-        cached = (self._vectors.get(seq % MAX_CACHED_VECTORS, (_NO_SEQ, None)) for seq in seqs)
-        found = {seq: vector for seq, (own, vector) in zip(seqs, cached, strict=True) if own == seq}
-        if missing := [seq for seq in seqs if seq not in found]:
+        slots = ((seq, self._vectors.get(seq % MAX_CACHED_VECTORS)) for seq in seqs)
+        vectors: dict[int, Matrix | None] = {seq: slot[1] for seq, slot in slots if slot is not None and slot[0] == seq}
+        if missing := [seq for seq in seqs if seq not in vectors]:
             stored = self._partition.get_many([keys.vectors(self._owner, seq) for seq in missing])
             for seq, value in zip(missing, stored, strict=True):
-                found[seq] = None if value is None else Vectors.read_whole(value, model, dimension)
-                self._cache_vector(seq, found[seq])
-        vectors = {seq: vector for seq in seqs if (vector := found[seq]) is not None}
-        rows = np.concatenate([*vectors.values()], dtype=np.float32) if vectors else np.empty(0, np.float32)
-        return [*vectors], rows.reshape(-1, dimension)
+                vectors[seq] = None if value is None else Vectors.read_whole(value, model, dimension)
+                self._cache_vector(seq, vectors[seq])
+            vectors = {seq: vectors[seq] for seq in seqs if vectors[seq] is not None}
+        return [*vectors], np.array([*vectors.values()], np.float32).reshape(-1, dimension)
 
     def put_vectors(self, seq: int, vectors: Vectors | None) -> None:
         """Cache a memory's current vector, or drop its cached vector if it has none of the model."""
