@@ -43,6 +43,8 @@ _DEFAULTS: dict[str, Any] = {
     "importance": 0.5,
     "confidence": 1.0,
 }
+# A cache, because few distinct authors occur often.
+_author_stems: BoundedCache[str, str] = BoundedCache(lambda author: " ".join(stems(author)), 1024 * 1024)
 
 
 def new_row(view: View, event: Message | MemoryAdd, memory_id: str, created: tuple[int, bool]) -> MemoryRow:
@@ -125,10 +127,6 @@ def entry_of(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
         metadata_labels(row.metadata),
         row.edited_ms,
     )
-
-
-# A cache, because few distinct authors occur often.
-_author_stems: BoundedCache[str, str] = BoundedCache(lambda author: " ".join(stems(author)), 1024 * 1024)
 
 
 def vectors_of(analysis: Analysis, model: str) -> Vectors | None:

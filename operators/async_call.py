@@ -21,9 +21,9 @@ from itertools import count
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 call_numbers = count()  # unique in the process, because calls of an earlier run may still be in progress
-
 V = TypeVar("V")  # an item
 W = TypeVar("W")  # the result of a call
+_loop_lock = threading.Lock()
 
 
 class CallError(NamedTuple):
@@ -74,9 +74,6 @@ class AsyncCall(Generic[V, W]):
     completion: CallCompletion
     result: W | CallError | None = None
     ended: bool = False
-
-
-_loop_lock = threading.Lock()
 
 
 @cache

@@ -25,7 +25,6 @@ VERDICT_KINDS = (*KEY_KINDS, "quota")  # types of the control events that the ve
 ANY_ISSUER = Issuer()
 _VALUE_BYTES = 16_500  # the longest credential or user id
 _SCHEME = "bearer"
-
 _log = logging.getLogger(__name__)
 
 

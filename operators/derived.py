@@ -19,6 +19,7 @@ from recallflow.state.rows import Entry, EpisodeRow, MemoryRow
 
 # The types with `derived_from`. A tuple, because isinstance with a union takes three times as long.
 _DERIVED_TYPES = events.MemoryAdd, events.MemoryUpdate, events.CategorySummary, events.EpisodeSummary, events.GraphEdges
+_MEMBERS_SEARCHED = 1_000  # the newest members of an episode that are searched for messages newer than a summary
 
 
 def sources_of(event: MemoryEvent) -> list[Source]:
@@ -119,9 +120,6 @@ def _end(view: View, entry: Entry, edited: tuple[int, bool]) -> None:
     after = view.next_version(before, edited, valid_to_ms=ended_ms, entities=[], relations=[])
     changed = {name: getattr(after, name) for name in ("version", "change", "ingested_ms", "valid_to_ms", "edited_ms")}
     view.put(after, entry._replace(**changed), view.vectors(entry.seq), current.digest, ended=True)
-
-
-_MEMBERS_SEARCHED = 1_000  # the newest members of an episode that are searched for messages newer than a summary
 
 
 def known_summary(hot: HotOwner, episode: EpisodeRow, at_ms: int | None = None) -> str | None:

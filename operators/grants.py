@@ -21,6 +21,19 @@ from recallflow.operators.events import Ask, Write
 from recallflow.records import Principal
 
 KEY_KINDS = API_KEY, SIGNING_KEY = ("api_key", "token_key")
+UNKNOWN_KEY = (
+    "the tenant has no such API key: check tenant and key, wait a second with a new key, or have a key created "
+    "(recallflow keys create)"
+)
+# Used in place of a missing key, so that a lookup takes the same time.
+_NO_SALT, _NO_HASH = "0" * 32, "0" * 64
+TOKEN_CHARACTERS = 16_384
+VERIFIED_BYTES = 16 * 1024 * 1024  # of the cache of verified tokens; a verification takes 0.1 ms
+_SECOND_MS = 1_000
+_UNREADABLE = "not a readable token: send 'Bearer', a space, and a JWT"
+# Times are compared with the record's append time here, because PyJWT would use a clock.
+_OPTIONS: Any = {"require": ["exp", "sub"], "verify_exp": False, "verify_nbf": False, "verify_iat": False}
+_NAME, _NAMES = TypeAdapter(Name), TypeAdapter(list[Name])
 
 
 class Grant(NamedTuple):
@@ -107,14 +120,6 @@ def _too_wide(event_type: str, effect: str) -> InvalidRecord:
     return refusal("forbidden", "type", f"{event_type} {effect}: send it with credentials for all projects")
 
 
-UNKNOWN_KEY = (
-    "the tenant has no such API key: check tenant and key, wait a second with a new key, or have a key created "
-    "(recallflow keys create)"
-)
-# Used in place of a missing key, so that a lookup takes the same time.
-_NO_SALT, _NO_HASH = "0" * 32, "0" * 64
-
-
 class ApiKeys:
     def __init__(self, decisions: ControlHistory) -> None:
         self._decisions = decisions
@@ -172,15 +177,6 @@ class ApiKeys:
             grant = Grant.of(key.name, tenant_id, key.projects, key.environments, key.end_users)
             self._grants[holder, key.name] = key, grant
         return grant
-
-
-TOKEN_CHARACTERS = 16_384
-VERIFIED_BYTES = 16 * 1024 * 1024  # of the cache of verified tokens; a verification takes 0.1 ms
-_SECOND_MS = 1_000
-_UNREADABLE = "not a readable token: send 'Bearer', a space, and a JWT"
-# Times are compared with the record's append time here, because PyJWT would use a clock.
-_OPTIONS: Any = {"require": ["exp", "sub"], "verify_exp": False, "verify_nbf": False, "verify_iat": False}
-_NAME, _NAMES = TypeAdapter(Name), TypeAdapter(list[Name])
 
 
 class Issuer(NamedTuple):

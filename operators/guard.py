@@ -13,7 +13,6 @@ from recallflow.records import Position
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 Undo = Callable[[], None]
-
 _defects = DefectLog(logging.getLogger(__name__))
 
 

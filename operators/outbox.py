@@ -23,10 +23,9 @@ from recallflow.state import keys
 from recallflow.state.partition import Partition, Values
 
 _log = logging.getLogger(__name__)
-
 Kept = ReceiptOutput | TaskRequest | DeadLetter | AuditEntry
-
 _OWNER = slice(2, 2 + 2 * keys.OWNER_BYTES)  # the owner in an entry, after `["`
+_KINDS: dict[str, Callable[..., Kept]] = {"receipt": ReceiptOutput, "request": TaskRequest, "audit": AuditEntry}
 
 
 def encode(partition: Partition, record: Record, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
@@ -81,9 +80,6 @@ def delivered(partition: Partition, offsets: dict[str, int]) -> Values:
 
 def _key(partition: Partition, position: Position) -> bytes:
     return keys.outbox(partition.keyring.name(b"", position.source), position.offset)
-
-
-_KINDS: dict[str, Callable[..., Kept]] = {"receipt": ReceiptOutput, "request": TaskRequest, "audit": AuditEntry}
 
 
 def _encode_one(output: Kept, record: Record) -> list[object]:

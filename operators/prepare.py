@@ -35,10 +35,10 @@ PASSAGES_MAX = 32  # passages per memory; limits the cost of embedding and stora
 SHARED_WORDS = 20  # the longest overlap with the previous passage
 _SENTENCE_WORDS = 40  # a longer sentence is cut into parts of `SHARED_WORDS`
 _WORD_CHARACTERS = 64  # the longest word in characters; longer runs count as several
-
 _HALF = 2  # half words per word
 _SINGLES = regex.compile(rf"[{UNSPACED}\u3001-\u303f\uff01-\uff65]")
 _BLANKS = re.compile(r"\s")
+STEP = "embed"
 
 
 class Passage(NamedTuple):
@@ -146,9 +146,6 @@ def flags_of(text: str, reading: TextAnalysis) -> int:
         return rows.BLANK
     asks = (rows.HAS_QUESTION if reading.has_question else 0) | (rows.ENDS_ASKING if reading.ends_in_question else 0)
     return asks | (rows.TELLS_TIME if reading.has_time else 0) | reading.language << rows.LANGUAGE_SHIFT
-
-
-STEP = "embed"
 
 
 def prepare(embedder: Embedder, batch: Sequence[Item]) -> list[Item]:

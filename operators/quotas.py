@@ -17,6 +17,7 @@ from recallflow.state.rows import OwnerCounts
 
 STEP = "quota"
 _SECOND_MS = 1_000
+_REMEDY = "forget memories, or raise the limit (recallflow quota set)"
 
 
 class _SecondCount(NamedTuple):
@@ -71,9 +72,6 @@ class Rates:
             f"the tenant sent more in this second than {name} allows for one partition ({limit:,}): send the record "
             "later, or raise the limit (recallflow quota set)",
         )
-
-
-_REMEDY = "forget memories, or raise the limit (recallflow quota set)"
 
 
 class UserLimits(NamedTuple):

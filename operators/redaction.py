@@ -12,7 +12,6 @@ from recallflow.state.rows import MemoryRow
 from recallflow.state.segment import COLUMNS
 
 REDACTED = "[REDACTED — DECRYPTION FAILED]"
-
 RowsReader = Callable[[list[int]], list[MemoryRow | None]]  # reads slots; unreadable rows are `Redacted`
 
 

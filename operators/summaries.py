@@ -30,7 +30,6 @@ READ_CHARACTERS = 2_000  # per memory
 # Limits over all groups of a query: with many groups, fewer and shorter texts are read.
 MEMORIES_MAX, CHARACTERS_MAX, CHARACTERS_MIN = 400, 100_000, 100
 SENTENCE_CHARACTERS = 240
-
 # Weights of a sentence: per name, per number, for a decision, per word; and for a question.
 NAME, NUMBER, DECISION, WORD, QUESTION = 1.0, 1.0, 1.5, 0.3, -1.0
 NAMES, NUMBERS, WORDS = 3, 3, 8  # further names, numbers and words of a sentence do not count
@@ -38,6 +37,10 @@ SHARE_MIN = 0.2  # the least weight relative to the best sentence
 REPEATED_SHARE = 0.6  # a sentence with a larger share of words in common with a chosen one is left out
 _NUMBER = regex.compile(r"\p{Nd}+(?:[.,:/-]\p{Nd}+)*")
 _ASKS = ("?", "？", "؟")
+CATEGORIES = 16  # per context
+UNCATEGORISED = 200  # number of the newest memories without a category to which rules apply
+PLAIN = ("message", "fact")
+SUMMARISED_LAYER = "long_term"
 
 
 class _Sentence(NamedTuple):
@@ -120,12 +123,6 @@ def _is_repeated(one: _Sentence, other: _Sentence) -> bool:
     return len(one.words & other.words) > REPEATED_SHARE * max(len(one.words), len(other.words)) and (
         one.memory != other.memory or one.words == other.words
     )
-
-
-CATEGORIES = 16  # per context
-UNCATEGORISED = 200  # number of the newest memories without a category to which rules apply
-PLAIN = ("message", "fact")
-SUMMARISED_LAYER = "long_term"
 
 
 def category_of(row: MemoryRow, configured: Mapping[str, str]) -> str | None:

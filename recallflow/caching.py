@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
-
 _ENTRY_BYTES = 100  # of a dictionary entry without key and value
 _SHARE = 64  # a value that takes more than 1/64 of the budget is not cached
 

@@ -42,7 +42,6 @@ from recallflow.verbs.results import map_future, new_future
 from recallflow.verbs.verbs import After, AsyncCalls, SyncCalls, Verbs, async_call, given_fields, sync_call
 
 __all__ = ["AsyncRecallClient", "CatchingUp", "DeliveryFailed", "QueryFailed", "QueryTimeout", "RecallClient"]
-
 USERS_MAX = 10_000  # remembered users: the engine applied the last write of another user long ago
 _log = logging.getLogger(__name__)
 

@@ -24,9 +24,7 @@ from recallflow.fields import Name
 TOKEN_HEADER, KEY_HEADER, USER_HEADER = "authorization", "x-api-key", "x-end-user-id"
 # Lower case; names are compared case-insensitively.
 CREDENTIAL_HEADERS = frozenset((TOKEN_HEADER, KEY_HEADER, "proxy-authorization", "cookie", "set-cookie"))
-
 Headers = tuple[tuple[str, bytes | None], ...]
-
 NAME_BYTES, SECRET_BYTES, SALT_BYTES = 8, 32, 16
 _API_KEY = re.compile(r"rfk_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 # An API key or a JWT anywhere in bytes; the pattern runs in linear time.

@@ -3,7 +3,6 @@
 from importlib.util import find_spec
 
 __version__ = "0.1.0"
-
 _EMBEDDED = "recallflow-embedded"
 _EXTRAS = {"mcp": "mcp"} | dict.fromkeys(("fastapi", "httptools", "starlette", "uvicorn", "uvloop"), "serve")
 # Extras of recallflow-embedded alone: recallflow always includes these libraries.

@@ -8,9 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Matrix = npt.NDArray[np.float32]
-
 NO_FLOATS: Matrix = np.zeros((0, 0), np.float32)
-
 # Content of a model's vectors: spelling; meaning of single words; meaning of words in context; spelling and meaning.
 Kind = Literal["spelling", "static", "contextual", "blended"]
 CHARACTERS_PER_TOKEN = 4

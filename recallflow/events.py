@@ -34,7 +34,6 @@ Labels = Annotated[list[Name], Field(max_length=limits.LABELS_MAX)]
 Summary = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
 WholeSummary = Annotated[NonEmpty, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
 Evidence = Annotated[str, StringConstraints(max_length=limits.EVIDENCE_CHARACTERS)]
-
 # Kinds of memories that `add` of a Python client accepts. On the wire a kind is any name.
 KINDS = (*("fact", "preference", "decision", "plan", "event", "relationship", "skill", "goal", "task", "note", "rule"),
          "message")  # fmt: skip
@@ -368,14 +367,11 @@ class UserErase(Event):
 
 # Types of events that may be derived from memories.
 DERIVED_TYPES = ("memory", "memory.update", "memory.embedding", "category.summary", "episode.summary", "graph.edges")
-
 MemoryEvent = Annotated[
     Message | MemoryAdd | MemoryUpdate | MemoryForget | MemoryFeedback | EpisodeEnd
     | CategorySummary | EpisodeSummary | GraphEdges | MemoryEmbedding | GraphArchive | UserErase,
     Field(discriminator="type"),
 ]  # fmt: skip
-
-
 EMBEDDED_BYTES = 8_000  # of UTF-8; the usual models read 8,191 tokens
 
 

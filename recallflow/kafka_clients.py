@@ -43,7 +43,6 @@ _RETRIABLE = {
     KafkaError.INVALID_FETCH_SESSION_EPOCH, KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
     KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
 }  # fmt: skip
-
 POLL_S = 0.05  # poll interval; an expired deadline is noticed at most this late
 METADATA_S = 1.0  # time limit of a metadata request
 RETRY_S = 0.2

@@ -18,15 +18,12 @@ if TYPE_CHECKING:
 
 LOG_PAUSE_S = 10.0  # minimum time between the first two log lines about one problem; each later pause is twice as long
 LOG_PAUSE_MAX_S = 640.0
-
 _log = logging.getLogger(__name__)
-
 # Session timeout of an engine in its deployment's group. Outputs wait for brokers for 2 s less: these 13 s are longer
 # than the 9 s of a leader election after a broker failure. The partitions of a killed engine move after the timeout.
 SESSION_S = 15.0
 SESSION_MIN_S = 6.0  # default of group.min.session.timeout.ms
 SESSION_MAX_S = 1_800.0  # default of group.max.session.timeout.ms
-
 # Options of librdkafka that users cannot set, because recallflow's guarantees depend on them. Some have two names.
 _FIXED = {
     # each output once, in order, acknowledged, and expired before another engine can take over
@@ -50,6 +47,11 @@ _INSTEAD = {"group.id": "run --deployment", "session.timeout.ms": "run --session
 PORT_MAX = 65_535
 READER_GROUP = "recallflow"  # librdkafka requires a group; the readers commit nothing
 _SERVERS = frozenset(("bootstrap.servers", "metadata.broker.list"))
+# Facilities of librdkafka's log that are not logged. Failed connections and token requests also reach `error_cb`. A
+# warning about a producer option in a consumer is useless, because both share one set of options.
+_NOT_LOGGED = frozenset({"FAIL", "ERROR", "FATAL", "OIDC", "CONFWARN"})
+# Delay of a facility's first line. A new broker assigns no producer ids for a moment, and librdkafka retries (GETPID).
+_DELAYS_S = {"GETPID": 5.0}
 
 
 class LogRateLimit:
@@ -87,13 +89,6 @@ def log_registry_outage(error: RegistryUnavailable) -> None:
     """Log an unavailable schema registry, once for all readers of the process."""
     if _log_rate_limit.permit("schema registry"):
         _log.warning("%s; records that need it wait, and nothing is lost; retrying", error)
-
-
-# Facilities of librdkafka's log that are not logged. Failed connections and token requests also reach `error_cb`. A
-# warning about a producer option in a consumer is useless, because both share one set of options.
-_NOT_LOGGED = frozenset({"FAIL", "ERROR", "FATAL", "OIDC", "CONFWARN"})
-# Delay of a facility's first line. A new broker assigns no producer ids for a moment, and librdkafka retries (GETPID).
-_DELAYS_S = {"GETPID": 5.0}
 
 
 class ClientLog:

@@ -3,7 +3,6 @@
 RECORD_BYTES = 1024 * 1024
 VALUES_MAX = 10_000  # JSON values of one event, at every depth
 UNKNOWN_FIELDS_MAX = 64  # ignored fields of an event
-
 PARTS_MAX = 1_000  # content parts of a message
 LABELS_MAX = 100  # tags, and topics
 ENTITIES_MAX = 200
@@ -32,7 +31,6 @@ CURSOR_CHARACTERS = 256  # of `after`, the cursor of a page
 PAGE_BYTES = 512 * 1024  # of the memories of a page, unless its first memory is larger
 POSITIONS_MAX = 100  # in `wait_for` of a query
 USERS_MAX = 10_000  # in the scope of an API key; as many projects, and environments
-
 # The rest of a longer text is stored and shown, but not indexed.
 READ_CHARACTERS = 32_768
 QUERY_CHARACTERS = 8_000
@@ -42,11 +40,8 @@ QUERY_WORDS = 100  # content words of a query that are looked up
 QUERY_DATES = 16
 PARTICIPANTS_MAX = 1_000  # most frequent authors whose names are looked for in a query
 NAMED_MAX = 32  # participants recognised in one query
-
 PROBLEMS_MAX = 20  # in one error
 PROBLEM_CHARACTERS = 1_000  # of a problem, and of the name of its field
-
-
 # Without a control event there is no limit.
 QUOTAS = {
     (EVENTS_PER_S := "events_per_s"): "memory events a second, in each partition of their topic",

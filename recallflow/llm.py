@@ -25,7 +25,6 @@ Task = Literal[
     "rewrite",
     "embed",
 ]
-
 # Failures of a batch that one of its texts may have caused: each text is then sent separately.
 TEXT_FAILURES: frozenset[ModelFailure] = frozenset(("rejected", "refused", "malformed"))
 FAILURES = 5  # consecutive failures that open a circuit breaker

@@ -77,8 +77,6 @@ def state_partition(tenant_id: str, user_id: str, partitions: int) -> int:
 
 # Cached by names, because making the key for each record takes longer than the rest of `state_partition`.
 _hashes: BoundedCache[tuple[str, str], int] = BoundedCache(lambda user: key_hash(user_key(*user)), 8 * 1024 * 1024)
-
-
 # `github.com/OWNER/REPOSITORY` as an id, a URL (also with credentials and a port), or the SSH remote of a clone.
 _PROJECT = re.compile(
     r"(?:(?:https?|ssh|git|git\+ssh)://)?(?:[^@/\s]+@)?(?:www\.)?github\.com(?::\d+)?[/:]/?(?P<owner>[^/:\s]+)/[^/\s]",

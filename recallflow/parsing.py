@@ -37,9 +37,7 @@ _TYPES = {  # type of a pydantic error → problem and remedy
 _NO_NUMBER = "float_type", "finite_number"
 _FIELD_NAME = re.compile(rb'"([\w\\]+)"\s*:')
 _FRAME_BYTES = 5  # frame of a schema registry: a zero byte, and the schema's id in four bytes
-
 _log = logging.getLogger(__name__)
-
 M = TypeVar("M", bound=Model)
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}")  # shorter than any API key or token
 _reported: set[tuple[str, str]] = set()

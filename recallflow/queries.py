@@ -89,13 +89,11 @@ def _cursor(*kinds: type[MemoryCursor | EdgeCursor]) -> AfterValidator:
 
 _Text = Annotated[str, StringConstraints(max_length=CURSOR_CHARACTERS)]
 T = TypeVar("T")
-
 Mode = Literal["recency", "relevance", "entity_focused", "balanced", "episode", "hybrid", "decayed", "auto"]
 DecayFunction = Literal["exponential", "linear", "logarithmic", "step", "hyperbolic"]
 Days = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
 Clamped = Annotated[int, AS_INT]  # a number outside its bounds is replaced by the nearest bound, with a warning
-
 # Default weights of each mode's factors; in `hybrid`, log-odds of the semantic signal (docs/concepts/recall.md).
 WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType({
     "hybrid": MappingProxyType({
@@ -107,11 +105,9 @@ WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType({
     "entity_focused": MappingProxyType({"proximity": 0.93, "semantic": 0.07}),
     "episode": MappingProxyType({"relevance": 1.0, "mentions": 0.5}),
 })  # fmt: skip
-
 # Default weights of boosts, in log-odds of the semantic signal.
 _BOOSTS = MappingProxyType({"relationship": 1.0, "personalisation": 0.10, "session_continuity": 0.03})
 BOOSTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType({"hybrid": _BOOSTS, "balanced": _BOOSTS})
-
 K_MIN, K_MAX = 1, 50
 HOPS_MIN, HOPS_MAX = 1, 3
 MAX_TOKENS_MAX = 1_000_000  # more than a record can carry

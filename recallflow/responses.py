@@ -24,7 +24,6 @@ Tier = Literal["fast", "standard", "graph", "llm"]
 # Formats of responses whose schema is in a registry.
 JSON_SCHEMA, AVRO, PROTOBUF = REGISTERED_FORMATS = ("json-schema", "avro", "protobuf")
 RESPONSE_NAME = "recallflow.Response"  # of our own schemas in Avro and Protobuf
-
 M = TypeVar("M", bound=Model)
 
 

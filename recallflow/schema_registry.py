@@ -31,7 +31,6 @@ TIMEOUT_S = 5
 _TEXT_SCHEMA = "the registry returns Protobuf as text, and only the serialized form can be read"
 _UNKNOWN = 40401, 40403  # the registry's codes of an unknown subject, and of an unknown schema
 _RETRIABLE = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
-
 _log = logging.getLogger(__name__)
 
 

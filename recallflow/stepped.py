@@ -10,7 +10,6 @@ from typing import Generic, TypeVar
 from greenlet import getcurrent, greenlet
 
 T = TypeVar("T")
-
 STEP_COST = 2_000  # limit of a step: this number of records read, or equal work; about 25 ms
 
 

@@ -22,13 +22,11 @@ from recallflow.credentials import Headers, MaskingFormatter
 TRACE_HEADER = "traceparent"
 HEADER_MAX_BYTES = 512  # larger than today's header: later versions of the standard may add fields
 NO_PARENT = Context()
-
 Operation = Literal["search_memory", "create_memory", "update_memory", "upsert_memory", "delete_memory"]
 OPERATIONS: dict[str, Operation] = {  # other events are upsert_memory, queries search_memory
     "message": "create_memory", "memory": "create_memory", "memory.update": "update_memory",
     "memory.feedback": "update_memory", "memory.forget": "delete_memory", "user.erase": "delete_memory",
 }  # fmt: skip
-
 _propagator = TraceContextTextMapPropagator()
 tracer = trace.get_tracer("recallflow")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")

@@ -23,6 +23,9 @@ from recallflow.responses import MemoryPage, QueryFailed, Receipt
 _SCHEMES = (b"token ", b"api-key ")  # prefixes of API keys of mem0 and Zep in the Authorization header
 PAGED_MEMORIES_MAX = 20_000  # page numbers end at this memory, because each page reads all earlier ones
 EVERYTHING = {"older_than": format_time(EPOCH_MS_MAX)}  # filter of memories to forget
+# Methods and paths, their operation, and the model of their URL parameters.
+Operations = Sequence[tuple[str, Callable[[Any], Awaitable[Any]], type[BaseModel]]]
+Answer = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class ClientCalls:
@@ -98,11 +101,6 @@ async def pages(calls: ClientCalls, user_id: str, filters: dict[str, Any], limit
         limit, query["after"] = limit - len(page.memories), page.after
         if page.after is None:
             return
-
-
-# Methods and paths, their operation, and the model of their URL parameters.
-Operations = Sequence[tuple[str, Callable[[Any], Awaitable[Any]], type[BaseModel]]]
-Answer = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def _route_class(message_field: str) -> type[CheckedRoute]:

@@ -44,7 +44,6 @@ _DELAYED = frozenset(("invalid_json", "invalid_event", "unknown_type", "too_larg
 REFUSALS_PER_S, REFUSAL_WAIT_S = 5, 1.0
 DELAYED_REFUSALS_MAX = 32  # limit, because each delayed refusal occupies a connection and a request slot
 _ROUTER_CODES = {404: "not_found", 405: "method_not_allowed"}  # status of the router's error → our code
-
 _defects = DefectLog(logging.getLogger(__name__))
 
 

@@ -27,9 +27,17 @@ from recallflow.telemetry import TRACE_HEADER
 
 ROUTING_HEADER, ORGANISATIONS_HEADER = "x-workspace-routing", "x-organisations"
 _AUTO = "auto"
-
 AnyEvent = TypeVar("AnyEvent", bound=Event)
 Mappings = Callable[[str], Mapping[str, str | None]]  # tenant → its mapping of project owners to workspaces
+ACCEPTED = 202
+REQUIRED_IDS, OPTIONAL_IDS = frozenset(("tenant_id", "user_id")), frozenset(("environment", "project_id"))
+_WAITS = {None: False, "stored": False, "applied": True}
+PENDING_LINES = 1_024
+PENDING_BYTES = 4 * 1024 * 1024
+BODY_BYTES_PER_S = 16 * 1024  # a body may take longer than `body_timeout_s` if lines come at least this fast
+LINE_S = 0.1  # extra time per line, because a client may wait for its result before it sends the next
+BODY_S = 1_800.0  # limit of the whole time, without the time in which nothing is read
+BLANK_BYTES = 64 * 1024  # blank lines may have this many bytes more than other lines
 
 
 def route_to_workspace(
@@ -62,11 +70,6 @@ def _header(request: Request, name: str) -> str | None:
     if values and not values[0].isascii():
         raise Problem("invalid_event", "must be ASCII", name)
     return values[0].strip() if values else None
-
-
-ACCEPTED = 202
-REQUIRED_IDS, OPTIONAL_IDS = frozenset(("tenant_id", "user_id")), frozenset(("environment", "project_id"))
-_WAITS = {None: False, "stored": False, "applied": True}
 
 
 class RequestHandler:
@@ -203,14 +206,6 @@ def waits(request: Request) -> bool:
     if wait not in _WAITS:
         raise Problem("invalid_event", "give stored or applied", "wait")
     return _WAITS[wait]
-
-
-PENDING_LINES = 1_024
-PENDING_BYTES = 4 * 1024 * 1024
-BODY_BYTES_PER_S = 16 * 1024  # a body may take longer than `body_timeout_s` if lines come at least this fast
-LINE_S = 0.1  # extra time per line, because a client may wait for its result before it sends the next
-BODY_S = 1_800.0  # limit of the whole time, without the time in which nothing is read
-BLANK_BYTES = 64 * 1024  # blank lines may have this many bytes more than other lines
 
 
 class BatchResponse(Response):

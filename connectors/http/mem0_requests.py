@@ -19,6 +19,16 @@ USER, AGENT, APP, RUN = "user_id", "agent_id", "app_id", "run_id"
 ENTITIES = (USER, AGENT, APP, RUN)
 AGENT_LABEL = AGENT  # metadata field of the agent
 _PREFIXES = {AGENT: "agent:", APP: "app:", RUN: "run:"}
+MESSAGES_MAX = 100
+DAY_MS = 24 * 60 * 60 * 1_000
+PAGE_MAX = 1_000
+PAGE_CHARACTERS = 8_000_000  # size limit of a page's memories
+_PROBLEMS = {"extra_forbidden": "is not supported here: leave it out"}
+T = TypeVar("T", bound=BaseModel)
+_LOGICAL = {"AND": "all", "OR": "any", "NOT": "not"}
+_FIELDS = (AGENT, APP, RUN, "categories", "created_at", "metadata")
+_ANY = "*"
+_FilterMaker = Callable[[list[Any]], dict[str, Any]]  # values → a filter of ours
 
 
 def owner_of(entities: Mapping[str, str]) -> tuple[str, str]:
@@ -67,15 +77,6 @@ def invalid(field: str, problem: str) -> InvalidRecord:
 
 def not_found(field: str, problem: str) -> InvalidRecord:
     return InvalidRecord("not_found", [FieldProblem(field, problem)])
-
-
-MESSAGES_MAX = 100
-DAY_MS = 24 * 60 * 60 * 1_000
-PAGE_MAX = 1_000
-PAGE_CHARACTERS = 8_000_000  # size limit of a page's memories
-_PROBLEMS = {"extra_forbidden": "is not supported here: leave it out"}
-
-T = TypeVar("T", bound=BaseModel)
 
 
 class Fields(BaseModel):
@@ -208,12 +209,6 @@ def expires_at(date: str | None) -> str | None:
         raise invalid("expiration_date", "is no date; give YYYY-MM-DD") from None
 
 
-_LOGICAL = {"AND": "all", "OR": "any", "NOT": "not"}
-_FIELDS = (AGENT, APP, RUN, "categories", "created_at", "metadata")
-_ANY = "*"
-_FilterMaker = Callable[[list[Any]], dict[str, Any]]  # values → a filter of ours
-
-
 def parse_filters(filters: Mapping[str, Any] | None, entities: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     """Return the owner, and our filters for mem0's `filters` and the entities outside of them. Raise InvalidRecord."""
     required, conditions = _split_entities(filters or {}, entities)
@@ -325,8 +320,6 @@ _FILTER_MAKERS: Mapping[str, _FilterMaker] = {
     RUN: lambda values: {"session_ids": values},
     "categories": lambda values: {"categories": values},
 }
-
-
 # Operator → our filter; milliseconds to add, because our filters include their start and exclude their end; and the
 # function that chooses the stricter of two times.
 _TIME_OPERATORS: Mapping[str, tuple[str, int, Callable[[int, int], int]]] = {

@@ -23,6 +23,14 @@ from recallflow.parsing import without_bom
 from recallflow.telemetry import trace_headers
 
 TENANT_SHARE, TENANT_LEAST = 4, 16  # one tenant may use a quarter of all slots, and at least 16
+_NO_PARAMETERS = {"type", "reply_to", "receipt", "schema_version"}
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?")
+_BOOLEANS = {"true": True, "false": False}
+_CREDENTIALS = {name.encode(): name for name in (TOKEN_HEADER, KEY_HEADER, USER_HEADER)}
+_UTF_8 = ("utf-8", "utf8")
+_READ_FACTOR = 8  # a body is read up to this many times its limit, because a client sends all before it reads an error
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 @dataclass(frozen=True)
@@ -46,12 +54,6 @@ class Limits:
     def tenant_concurrency(self) -> int:
         """Return the limit of one tenant's requests in flight, which leaves slots for others."""
         return max(self.concurrency // TENANT_SHARE, min(self.concurrency, TENANT_LEAST))
-
-
-_NO_PARAMETERS = {"type", "reply_to", "receipt", "schema_version"}
-_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
-_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?")
-_BOOLEANS = {"true": True, "false": False}
 
 
 class Parameter(NamedTuple):
@@ -145,11 +147,6 @@ def _without_null(field: Mapping[str, Any]) -> Mapping[str, Any]:
     return choices[0] if len(choices) == 1 else {"anyOf": choices}
 
 
-_CREDENTIALS = {name.encode(): name for name in (TOKEN_HEADER, KEY_HEADER, USER_HEADER)}
-_UTF_8 = ("utf-8", "utf8")
-_READ_FACTOR = 8  # a body is read up to this many times its limit, because a client sends all before it reads an error
-
-
 def credentials_in(headers: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[str, bytes], ...]:
     return tuple((_CREDENTIALS[name], value) for name, value in headers if name in _CREDENTIALS)
 
@@ -209,9 +206,6 @@ def with_fields(body: bytes, fields: Mapping[str, Any]) -> bytes:
         return body
     inner = inner[1:].lstrip()
     return as_json(fields)[:-1] + (b"" if inner.startswith(b"}") else b",") + inner
-
-
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class PathDecoder:

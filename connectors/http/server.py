@@ -31,6 +31,12 @@ _MISDIRECTED = ErrorBody(
     message="host: this server listens on this machine only, and accepts the hosts localhost, 127.0.0.1, [::1] and its "
     "--host; send one of them, also from a proxy",
 )
+PROBES = ("/livez", "/readyz", "/metrics")  # answered under any load
+_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_NO_ROUTE = "none"
+_SERVER_ERROR = 500  # the first status of server errors
+_TRACE_HEADER = TRACE_HEADER.encode()
+_METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
 
 
 def restrict_hosts(app: ASGIApp, listening: socket.socket, host: str) -> ASGIApp:
@@ -78,7 +84,6 @@ _TOO_MANY_CONNECTIONS = (
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-type: application/json\r\n"
     b'content-length: 79\r\n\r\n{"error":{"code":"unavailable","message":"too many connections: try it again"}}'
 )
-
 _log = logging.getLogger(__name__)
 
 
@@ -250,11 +255,6 @@ def serve(app: ASGIApp, listening: socket.socket, host: str, stop_timeout_s: flo
     server.run([listening])
 
 
-PROBES = ("/livez", "/readyz", "/metrics")  # answered under any load
-_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-_NO_ROUTE = "none"
-
-
 class RequestMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         labels, text = ("route", "method", "status"), "Time until a request was answered"
@@ -306,11 +306,6 @@ class ConcurrencyLimit:
 def route_of(scope: Scope) -> str:
     """Return the route's template, without the values of the request."""
     return getattr(scope.get("route"), "path", _NO_ROUTE)
-
-
-_SERVER_ERROR = 500  # the first status of server errors
-_TRACE_HEADER = TRACE_HEADER.encode()
-_METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
 
 
 class TracingMiddleware:

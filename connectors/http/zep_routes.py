@@ -29,10 +29,7 @@ SESSION_CHARACTERS = 120  # limit of a session's id, because the owner `run:ID` 
 FACTS_MAX, QUESTION_MESSAGES = 5, 4  # facts in a session's memory, and the newest messages that they match
 ROLES = {"norole": "user", "ai": "assistant", "human": "user"}  # role of Zep's and LangChain's clients → our role
 OK = {"message": "OK"}
-
 Scope = Literal["facts", "messages", "edges", "episodes"]  # the first two are of sessions, the others of the graph
-
-
 PathPart = Annotated[str, Field(pattern="^[^/]*$")]  # an id that requests name in their path
 
 

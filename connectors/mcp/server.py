@@ -37,8 +37,10 @@ _ADVICE = {
 }
 _ARGUMENT_PROBLEMS = {"extra_forbidden": "there is no such argument"}
 _CORRECT_ARGUMENTS = "Correct the arguments and call again."
-
 _defects = DefectLog(logging.getLogger(__name__))
+Context = ServerRequestContext[Any, Any]
+PATH = "/mcp"
+_BODY_BYTES = 256 * 1024  # size limit of a request, into which the longest arguments fit even if all is escaped
 
 
 def explain(error: Exception) -> str:
@@ -65,9 +67,6 @@ def explain(error: Exception) -> str:
     error_id = uuid.uuid4().hex[:12]
     _defects.report(error_id, "a tool", error)
     return f"internal_error: internal error {error_id} of the memory. {_ADVICE['internal_error']}"
-
-
-Context = ServerRequestContext[Any, Any]
 
 
 def build_server(tools: ToolRunner, caller_in: Callable[[Context], Caller]) -> Server[Any]:
@@ -99,10 +98,6 @@ def build_server(tools: ToolRunner, caller_in: Callable[[Context], Caller]) -> S
 async def serve_stdio(server: Server[Any]) -> None:
     async with stdio_server() as (messages, answers):
         await server.run(messages, answers, server.create_initialization_options())
-
-
-PATH = "/mcp"
-_BODY_BYTES = 256 * 1024  # size limit of a request, into which the longest arguments fit even if all is escaped
 
 
 def build_http(

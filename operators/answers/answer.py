@@ -65,6 +65,11 @@ from recallflow.state.usage import Usage, encode_seqs
 
 ROWS_AT_ONCE = 256
 HISTORY_EDGES = 100  # edges in `memory.history`: the memory's newest, and edges to similar memories
+_SAME_FIELDS = ("query", "tenant_id", "user_id", "environment", "timestamp", "as_of")
+_TRACED_FIELDS = (*_SAME_FIELDS, "project_id", "k", "mode", "filters", "traversal_depth")
+RETURNED_MOST = 200  # the newest returned memories stored per session
+IDS_MOST = 64
+_ID_BYTES = 8
 
 
 class Answerer:
@@ -287,10 +292,6 @@ class Answerer:
         return self._engine.index_at(self._owners.get(ask.owner), Moment(ask.asked_ms, projects=ask.projects))
 
 
-_SAME_FIELDS = ("query", "tenant_id", "user_id", "environment", "timestamp", "as_of")
-_TRACED_FIELDS = (*_SAME_FIELDS, "project_id", "k", "mode", "filters", "traversal_depth")
-
-
 def _traced(query: GraphTrace) -> Recall:
     """Return the recall query whose ranking a trace shows."""
     return Recall(type="recall", **{name: getattr(query, name) for name in _TRACED_FIELDS})
@@ -301,11 +302,6 @@ def _searched(query: GraphFacts) -> Recall | None:
     if query.query is None or query.entities:
         return None
     return Recall(type="recall", k=K_MAX, **{name: getattr(query, name) for name in _SAME_FIELDS})
-
-
-RETURNED_MOST = 200  # the newest returned memories stored per session
-IDS_MOST = 64
-_ID_BYTES = 8
 
 
 class EffectLog:

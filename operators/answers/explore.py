@@ -33,6 +33,10 @@ from recallflow.stepped import spend
 BOUNDS = LoadBounds(visited=200, opened=64)  # the limits of a page
 VERTICES_PER_READ = 20  # vertices whose hops can be counted at the cost of reading one record
 INITIAL_MEMORIES = 10  # the newest ones, if the query names no node
+NODES_MAX = 500  # shared nodes of a page of memories, unless the first memory has more
+EXAMINED_PER_EDGE = 4  # stored edges examined per edge of a page: filters of time or project may exclude most
+PAIRS_MAX = 20_000  # pairs of names examined per page; synonyms multiply the possible edges
+FIRST_EDGE = EdgeCursor(b"", b"")
 
 
 def explore(
@@ -128,12 +132,6 @@ def explored_memory(row: MemoryRow, found: list[InvalidReason]) -> ExploredMemor
     return ExploredMemory(
         **own, key=str(NodeKey(row.id, memory=True)), created_at=format_time(row.created_ms), marks=found
     )
-
-
-NODES_MAX = 500  # shared nodes of a page of memories, unless the first memory has more
-EXAMINED_PER_EDGE = 4  # stored edges examined per edge of a page: filters of time or project may exclude most
-PAIRS_MAX = 20_000  # pairs of names examined per page; synonyms multiply the possible edges
-FIRST_EDGE = EdgeCursor(b"", b"")
 
 
 def page(

@@ -33,7 +33,6 @@ from recallflow.state.rows import MemoryRow, OwnerCounts
 from recallflow.state.usage import Usage
 
 T = TypeVar("T", bound=Model)
-
 _SAME_FIELDS = ListedMemory.model_fields.keys() & MemoryRow.__dataclass_fields__.keys()
 READ_AT_ONCE = 50  # rows per read; each may be large
 

@@ -33,10 +33,9 @@ from recallflow.records import Position
 QUERIES_MAX, RERANKED_QUERIES_MAX = 100, 16  # queries whose calls run at the same time
 DEFECT = "our own code failed"
 _MARGIN_S = 1.0  # difference of the time limits of a query and of its calls
-
 T = TypeVar("T", covariant=True)
-
 _log = logging.getLogger(__name__)
+ModelCalls = Mapping[ModelStep, CallResult]
 
 
 class TimedModel(NamedTuple, Generic[T]):
@@ -52,9 +51,6 @@ class ModelJob(NamedTuple):
     tenant_id: str
     requests: ModelRequests
     position: Position
-
-
-ModelCalls = Mapping[ModelStep, CallResult]
 
 
 class Models:

@@ -37,7 +37,6 @@ STEP = "state"
 HELD_BYTES_MAX = 8 * 1024 * 1024  # total size of queries waiting for catch-up, per partition
 HELD_BYTES_EACH = 2_048  # in addition to the record's value
 CATCH_UP_CHECK_MS = 50  # interval of checks for catch-up without new batches
-
 T = TypeVar("T")
 
 

@@ -35,6 +35,7 @@ from recallflow.records import Barrier, PartitionStart, Position, Signal
 BATCH_MAX = 16  # messages per call; the answers for more would be truncated
 BATCH_CHARACTERS = 24_000  # of all messages of a call
 _BATCHED: tuple[Task, ...] = ("facts", "categorise")
+_NO_COST = Cost()
 
 
 class Thresholds(NamedTuple):
@@ -93,9 +94,6 @@ class Plan(NamedTuple):
             room -= size
         if batch:
             yield batch
-
-
-_NO_COST = Cost()
 
 
 async def enrich(
@@ -195,7 +193,6 @@ def _shared(spent: Cost, count: int) -> list[Cost]:
 
 
 ASK = "ask"  # the step in reports of internal errors
-
 AskModels = Callable[[Sequence[PositionedRequest], int], Awaitable[Sequence[EnrichmentResult]]]
 """Calls the models with the tenant's settings as of a time (epoch ms). Returns one result per request, in order."""
 

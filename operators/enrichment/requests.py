@@ -29,6 +29,19 @@ from recallflow.state.rows import Entry, EpisodeRow, MemoryRow, Vectors
 TEXT_CHARACTERS = 8_000  # the maximum length of the enriched memory's text
 CONTEXT_CHARACTERS = 2_000  # the maximum length of each other memory's text
 LATEST_EPISODES = 2  # the newest episodes of a session, which are searched for the session's newest memories
+_CONTEXT = ("recent", "entities", "similar")  # fields with context, in the order of removal
+_CHARACTERS_MIN = 100  # of a text that was cut
+ENTITIES_MAX = 20
+_NAMED_MAX = 8  # entities that a text names
+_SENTENCE_CHARACTERS = 300
+EPISODE_MESSAGES = 50  # the newest messages of an episode
+EPISODE_CHARACTERS = 20_000
+EPISODE_MESSAGES_MIN = 2  # a single message needs no summary
+CATEGORY_MEMORIES = 40  # the newest memories of a category
+SUMMARY_SIZES = (5, 10, 20, 40)  # numbers of memories at which a category is summarised
+MEMORY, EPISODE, CATEGORY = 10, 11, 12  # the numbers of the requests among the outputs of a record
+_SPEAKER_ROLES = frozenset(("user", "assistant"))
+_CONTEXT_TASKS = frozenset(("extract", "facts", "resolve"))
 
 
 def shown_memory(row: MemoryRow, characters: int = CONTEXT_CHARACTERS, similarity: float | None = None) -> ShownMemory:
@@ -66,10 +79,6 @@ def is_blank(content: str) -> bool:
     return not content or content.isspace()
 
 
-_CONTEXT = ("recent", "entities", "similar")  # fields with context, in the order of removal
-_CHARACTERS_MIN = 100  # of a text that was cut
-
-
 def fitted_request(output: TaskRequest, max_bytes: int) -> TaskRequest:
     """Return the output with a body of at most `max_bytes`, if possible. First the context is cut, then the texts."""
     if len(output.body) <= max_bytes:
@@ -102,11 +111,6 @@ def _with_half_of_texts(request: EnrichmentRequest) -> EnrichmentRequest | None:
     summary = None if request.summary is None else request.summary[:half]
     cut = memory.model_copy(update={"content": memory.content[:half]})
     return request.model_copy(update={"memories": [cut], "text": text, "summary": summary})
-
-
-ENTITIES_MAX = 20
-_NAMED_MAX = 8  # entities that a text names
-_SENTENCE_CHARACTERS = 300
 
 
 def entities(view: View, row: MemoryRow) -> tuple[list[ShownEntity], bool]:
@@ -150,13 +154,6 @@ def _sentence(view: View, seq: int, name: str) -> str | None:
         naming = (one for one in found if name.casefold() in one.casefold())
         return next((one[:_SENTENCE_CHARACTERS] for one in (*naming, *found)), None)
     return None
-
-
-EPISODE_MESSAGES = 50  # the newest messages of an episode
-EPISODE_CHARACTERS = 20_000
-EPISODE_MESSAGES_MIN = 2  # a single message needs no summary
-CATEGORY_MEMORIES = 40  # the newest memories of a category
-SUMMARY_SIZES = (5, 10, 20, 40)  # numbers of memories at which a category is summarised
 
 
 def ended_episode(view: View, event: events.Event) -> EpisodeRow | None:
@@ -203,7 +200,6 @@ _FACTS = 16  # the newest facts of a kind
 _SPEAKER_STEMS = frozenset(stems("user assistant"))  # the names of speakers in facts
 _SHARED_WORDS_MIN = 2  # of two messages of one author; one less for the same entity, and one less for facts
 _SPELLING_COSINE_MIN = 0.3  # texts that share a word have spelling vectors with a larger cosine
-
 _Pair = tuple[Entry, float | None]  # a memory and its similarity
 
 
@@ -270,11 +266,6 @@ def _by_words(view: View, memory: RememberedMemory, sketch: bytes, about: list[s
 def _near(view: View, own: int, sketch: bytes, cosine: float) -> list[int]:
     found = view.graph.hot_graph.window(view.newest).near(sketch, max_differing_bits(cosine), view.newest)
     return [seq for seq in found[: COMPARED_MAX + 1] if seq != own][:COMPARED_MAX]
-
-
-MEMORY, EPISODE, CATEGORY = 10, 11, 12  # the numbers of the requests among the outputs of a record
-_SPEAKER_ROLES = frozenset(("user", "assistant"))
-_CONTEXT_TASKS = frozenset(("extract", "facts", "resolve"))
 
 
 def requests(

@@ -20,7 +20,6 @@ from recallflow.parsing import parse
 from recallflow.records import Position
 
 CLAIMS_MAX = 200  # per answer; prompts ask for fewer
-
 # Why a claim is rejected; docs/how-to/models.md has the meanings.
 Reason = Literal[
     "unknown_id",
@@ -38,6 +37,9 @@ Reason = Literal[
     "unfit",
 ]
 REFUSAL_REASONS: tuple[Reason, ...] = get_args(Reason)
+PARTIAL_DEGRADE = "GRAPH_RELATIONSHIP_PARTIAL_DEGRADE"  # the metric code of all failed relationship tasks
+RELATIONSHIPS = frozenset[Task](("classify", "extract", "resolve"))
+_ID_DIGITS = 32
 
 
 class Draft(NamedTuple):
@@ -122,10 +124,6 @@ def check_time(text: str | None) -> int | None:
         raise RejectedClaim("wrong_date") from None
 
 
-PARTIAL_DEGRADE = "GRAPH_RELATIONSHIP_PARTIAL_DEGRADE"  # the metric code of all failed relationship tasks
-RELATIONSHIPS = frozenset[Task](("classify", "extract", "resolve"))
-
-
 class MissingResult(NamedTuple):
     """The code of a failed task in receipts, and a text about the effect of the failure."""
 
@@ -151,9 +149,6 @@ MISSING_RESULTS: Mapping[Task, MissingResult] = MappingProxyType(
 def failure(task: Task, why: str) -> TaskFailure:
     code, text = MISSING_RESULTS[task]
     return TaskFailure(task=task, code=code, detail=f"{text} ({why})")
-
-
-_ID_DIGITS = 32
 
 
 class PositionedRequest(NamedTuple):

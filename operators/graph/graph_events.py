@@ -24,6 +24,11 @@ from recallflow.state.rows import MemoryRow
 
 CONDITIONAL_ON = "conditional_on"
 _CREATED_KINDS = (codec.ENTITY_KIND, codec.CONDITION_KIND)  # kinds of nodes that an edge may create
+Ends = tuple[NodeKey, NodeKey]  # source and target
+STEP = "graph"
+RETRIES = 4  # retries per event
+FAILURES_MAX = 5
+SYNC_FAILED = "GRAPH_RELATIONSHIP_SYNC_FAILED"
 
 
 class EdgeEnd(NamedTuple):
@@ -193,9 +198,6 @@ def _note_evidence(changes: GraphChanges, seq: int, memory_id: str, name: str) -
         changes.put_links(seq, row._replace(evidence=[*row.evidence, name]))
 
 
-Ends = tuple[NodeKey, NodeKey]  # source and target
-
-
 def archive(changes: GraphChanges, event: GraphArchive) -> bool:
     """Archive or unarchive nodes and edges, all or none. Return whether anything changed. Raise InvalidRecord."""
     nodes = [_existing(changes, text) for text in event.entities]
@@ -269,12 +271,6 @@ def _archive_edge(changes: GraphChanges, ends: Ends, kind: str, archived: bool) 
             changes.put_neighbours(seq, after)
             changed = True
     return changed
-
-
-STEP = "graph"
-RETRIES = 4  # retries per event
-FAILURES_MAX = 5
-SYNC_FAILED = "GRAPH_RELATIONSHIP_SYNC_FAILED"
 
 
 def update_graph(view: View, analysis: Analysis | None, position: Position, retries: int = RETRIES) -> bool:

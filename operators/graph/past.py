@@ -21,7 +21,6 @@ from recallflow.state.partition import Partition
 EDGE_WEIGHT = 6  # an edge with both ends
 STATED_WEIGHT = 6  # a memory's statement on an edge that has up to 200 statements
 VERSION_WEIGHT = 6  # a replaced version, without its links
-
 Nodes = dict[bytes, NodeKey]  # by stored name
 
 

@@ -28,6 +28,8 @@ Vertex: TypeAlias = int | NodeKey
 Adjacency: TypeAlias = dict[Vertex, dict[Vertex, dict[str, Edge | None]]]
 """Vertex → neighbour → edge type → edge; None for a link, whose type is empty."""
 OPENING_COST = 10  # work units per vertex, in addition to its reads
+EXPANSION_K = 5
+BOOST_FACTOR = 0.5  # the boost of an edge with score 1
 
 
 class Neighbourhood:
@@ -158,7 +160,6 @@ TYPE_WEIGHTS: Mapping[str, float] = MappingProxyType(
         SHARED_NODE: 0.25,
     }
 )
-
 DERIVED, ATTACHED, STATED = range(3)
 """The evidence of a connection: derived (author, episode, names in a text, similarity), attached to a memory by its
 event (topics, tags, category, project, entities), or a stated edge."""
@@ -345,10 +346,6 @@ class Walk:
         if not found.fit:
             return "worked out alone"
         return "reached a seed" if found.seq in self.seeds else "reached"
-
-
-EXPANSION_K = 5
-BOOST_FACTOR = 0.5  # the boost of an edge with score 1
 
 
 class Related(NamedTuple):

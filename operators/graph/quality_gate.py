@@ -25,11 +25,13 @@ WINDOW_MS = 3_600_000
 OBSERVATIONS_MAX = 200  # in the window, and for each edge type before the window
 ANSWERS_MIN, FEEDBACK_MIN = 20, 10  # a figure from fewer observations is unknown
 TYPES_MAX = 32  # edge types with remembered relevance; the least recently used are dropped
-
 Outcome = Literal["expanded", "failed", "stopped", "late"]
 FeedbackSubject = Literal["added", "ranked", "without"]
 """A memory that the graph added, a ranked memory of the same answer, or a memory of an answer without expansion."""
 Figure = int | float | None
+GATE = "quality gate"
+REPEAT_MS = 60_000  # a verdict that was not read from the control log by then is published again
+FAILURES_KEPT = 10
 
 
 class GateBounds(NamedTuple):
@@ -228,11 +230,6 @@ def _harm(added: float | None, without: float | None) -> float | None:
     if added is None:
         return None
     return 0.0 if without is not None and added >= without else round(1 - added, 6)
-
-
-GATE = "quality gate"
-REPEAT_MS = 60_000  # a verdict that was not read from the control log by then is published again
-FAILURES_KEPT = 10
 
 
 class Failure(NamedTuple):

@@ -29,6 +29,7 @@ from recallflow.stepped import spend
 HOPS = 3
 MEMBERS_MAX = 2_000  # the newest memories of an entity; older ones do not count as near
 READS_MAX = 16  # nodes and memories that are read, the nearest first; a limit of the cost of a query
+STEPS_MAX = 1_000
 
 
 def proximity(scope: reader.TraversalScope, index: OwnerIndex, entities: Sequence[NodeKey]) -> Column:
@@ -109,7 +110,6 @@ BOOSTED_MAX = 50  # boosted neighbours of the seeds
 # than the next ranked memories. In measurements on every kind of chat, a larger k had the same effect.
 DERIVED_FACTOR = 0.0
 PREFERRED_MAX = 100  # the best memories; their links are preferred at shared nodes with many memories
-
 T = TypeVar("T")
 
 
@@ -287,9 +287,6 @@ def _best(signal: Column, positions: Positions, count: int) -> Positions:
     floor = np.partition(values, -count)[-count] if len(values) > count else -np.inf
     fit = positions[values >= floor]
     return fit[np.argsort(-signal[fit], kind="stable")][:count]
-
-
-STEPS_MAX = 1_000
 
 
 def trace(graph: QueryGraph, ranked: Positions, scores: Column, hops: int, fallback: Fallback | None) -> Trace:

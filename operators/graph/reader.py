@@ -183,7 +183,6 @@ CONTEXT_HOPS = 2
 CONTEXT_ENTRIES = 20
 RELATIONSHIPS = 24  # the newest relationships of an entity
 LINKED_MAX = 1_000  # memories of an entity that are checked against the filters
-
 _WORD = re.compile(r"\w+")
 _SYMBOLS = re.compile(r"[^\w\s]*")
 _CLOSING = ".,;:!?…)]}\"'’”»"

@@ -22,7 +22,6 @@ from recallflow.state.graph import OwnerGraph
 
 STEP = "graph"
 FEEDBACK_MAX = 10_000  # memories of answers that may receive feedback
-
 Fallback = Literal[
     "feature_flag_disabled",
     "rollout_off",
@@ -31,6 +30,7 @@ Fallback = Literal[
     "graph_expansion_error",
     "rollout_guardrail",
 ]
+COUNTED_MAX = 5_000  # counted nodes, and as many edges; more would delay other queries
 
 
 class AppliedExpansion(NamedTuple):
@@ -142,9 +142,6 @@ class Expansions:
 
     def observations(self, tenant_id: str) -> quality_gate.GateObservations:
         return self._gates.observations(tenant_id)
-
-
-COUNTED_MAX = 5_000  # counted nodes, and as many edges; more would delay other queries
 
 
 def status(graph: OwnerGraph, expansions: Expansions, tenant_id: str, at_ms: int) -> GraphReport:

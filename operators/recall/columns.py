@@ -59,8 +59,6 @@ NEAR_DAYS = 2
 BRIEF = 10  # words of an answer that is understood only with its question
 SAME_DATE = 2.0  # maximum of the date column
 NEAR_DATE = 1.5
-
-
 # The bound of late interaction, the costliest part of a large owner's signal. With more memories than `CUT_ABOVE`, an
 # owner has it for the `CUT_BEST` best permitted memories by the other columns; the rest have the mean, 0. Verified for
 # every kind of chat: the answers equal those without the bound.

@@ -50,10 +50,8 @@ from recallflow.state.rows import MemoryRow
 
 CACHES = ("question_vector", "candidates")
 EDGES_MAX = 64  # read per memory for contradictions: its newest edges, and those to similar memories
-
 _SAME_FIELDS = tuple(RecalledMemory.model_fields.keys() & MemoryRow.__dataclass_fields__.keys())
 _same_fields = attrgetter(*_SAME_FIELDS)
-
 Rows = Sequence[MemoryRow | None]
 ResponseAndEffects = tuple[Response, Effects | None]  # without effects if the query is about a past moment
 

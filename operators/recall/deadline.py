@@ -8,7 +8,6 @@ from recallflow.responses import Tier
 # Steps on the graph: `proximity` computes hops from memories to entities, `boosts` weighs edges between candidates, and
 # `graph` expands the answer.
 Step = Literal["dense", "proximity", "boosts", "graph", "rerank", "llm"]
-
 # The tier of the costliest step that ran. An answer without any of them is `fast`.
 TIER_OF: Mapping[Step, Tier] = {
     "dense": "standard", "proximity": "graph", "boosts": "graph", "graph": "graph", "rerank": "llm", "llm": "llm"

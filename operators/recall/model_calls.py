@@ -110,11 +110,8 @@ class ModelResults:
 
 
 NO_RESULTS = ModelResults()
-
-
 SUMMARIES_CHARACTERS = 24_000  # of all summaries; later ones are left out
 SUB_QUESTIONS_MAX, SUB_QUESTION_CHARACTERS = 3, 300
-
 _SELECT = (
     "A memory is kept in categories, each with a summary. You are given a question to that memory, and the categories "
     "with what belongs into them. List the categories whose summaries would help to answer the question, the most "

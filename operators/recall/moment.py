@@ -29,11 +29,9 @@ from recallflow.stepped import spend
 
 AT_ONCE = 1_000  # records per step of building a past index: some 10 ms
 SCOPED_INDEXES_MAX = 2  # indexes of project subsets per owner
-
 # Queries that may be about a past moment.
 MomentQuery = Recall | MemoriesList | GraphTrace | GraphExplore | GraphFacts
 IndexQuery = MomentQuery | EpisodesList | UserStats  # queries that an index answers
-
 T = TypeVar("T")
 Snapshot = Mapping[bytes, Iterator[tuple[bytes, bytes]]]  # records of an owner by table, in key order
 

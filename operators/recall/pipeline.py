@@ -43,7 +43,6 @@ from recallflow.state.rows import language_in
 
 NOTHING_RELEVANT = "nothing_relevant"
 RARE_LANGUAGE = 50  # a language of fewer than 1 in this many memories is noise, such as quotations
-
 T = TypeVar("T")
 
 

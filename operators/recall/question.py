@@ -26,7 +26,6 @@ class Vocabulary(NamedTuple):
 
 
 ANY_VOCABULARY = Vocabulary()
-
 _LETTER = rf"[^\W{ADJOINING}]"  # a name neither begins nor ends next to a letter
 _WORD_CHARACTER = regex.compile(_LETTER)
 _WORD = regex.compile(r"[^\W\d_]+")
@@ -159,11 +158,8 @@ def _spelling_in(name: str, text: str, table: Table) -> str | None:
 _patterns = BoundedCache[str, regex.Pattern[str]](
     lambda name: regex.compile(rf"(?<!{_LETTER}){regex.escape(name)}(?!{_LETTER})", regex.IGNORECASE), 4 * 1024 * 1024
 )
-
-
 # Tasks that a question asks for precede topics that it only mentions.
 _INTENT_ORDER: tuple[Intent, ...] = ("summary", "procedural", "temporal", "preference", "entity")
-
 # The mode that `auto` takes for each intent (docs/internals/decisions/09).
 MODE_OF: Mapping[Intent, Mode] = {
     "temporal": "hybrid",

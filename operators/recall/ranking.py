@@ -58,6 +58,14 @@ USAGE_DAYS = 30.0
 DECAY_DAYS = 30.0
 CONFIDENCE_VOTES = 2.0  # number of feedback votes that count as much as the stated confidence
 LIKED_MAX = 100
+SHARING_EPISODES = 3  # episodes that share the remaining slots if they do not fit as a whole
+CENTROID_WEIGHT = 0.25
+BEST_BY_SIGNAL = 50  # memories with the highest signal; the relevance of the best memory is the highest of these
+NAMED_SHARE = 0.2  # share of the weight of mentions, if entities are named and not requested
+MENTIONED = 1.0  # proximity of a memory that mentions an entity directly
+TIE_FLOOR = 0.02  # the tie-break chain orders scores with a smaller deviation, for a range of 1
+CANDIDATES = 4 * K_MAX  # per source of candidates, so that no score depends on k
+DECAYED_CONFIDENCE = 0.6
 
 
 def raw(inputs: RankingInput, positions: Positions) -> dict[str, Column]:
@@ -167,13 +175,6 @@ def _liked_mean(inputs: RankingInput) -> Column | None:
     return mean / norm if norm else None  # 0 without vectors
 
 
-SHARING_EPISODES = 3  # episodes that share the remaining slots if they do not fit as a whole
-CENTROID_WEIGHT = 0.25
-BEST_BY_SIGNAL = 50  # memories with the highest signal; the relevance of the best memory is the highest of these
-NAMED_SHARE = 0.2  # share of the weight of mentions, if entities are named and not requested
-MENTIONED = 1.0  # proximity of a memory that mentions an entity directly
-
-
 def episode(inputs: RankingInput) -> Ranking:
     """Rank the memories of the best episodes."""
     members = inputs.allowed
@@ -241,11 +242,6 @@ def _choose_episodes(inputs: RankingInput, first: Ints, order: Ints) -> list[Pos
     is_chosen = np.zeros(inputs.index.conversation.size, np.bool_)
     is_chosen[candidates[np.argsort(-inputs.semantic[candidates], kind="stable")[: room - taken_count]]] = True
     return [*members[:whole_count], *(episode[is_chosen[episode]] for episode in partial)]
-
-
-TIE_FLOOR = 0.02  # the tie-break chain orders scores with a smaller deviation, for a range of 1
-CANDIDATES = 4 * K_MAX  # per source of candidates, so that no score depends on k
-DECAYED_CONFIDENCE = 0.6
 
 
 def rank(inputs: RankingInput) -> Ranking:

@@ -38,6 +38,8 @@ DECAYED_K = 20
 PROXIMITY, MENTIONS = "proximity", "mentions"  # factors that require the graph
 RELATIONSHIP = "relationship"
 _NOTHING_SET = RecallSettings()
+DAY_MS = 86_400_000
+NO_SEQS: Ints = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +121,6 @@ def _overridden(
     found = dict(defaults.get(mode, {}))
     of_tenant = next((given for name, given in tenant.weights.items() if name == mode), {})
     return found | {name: weight for name, weight in (of_tenant | (query.weights or {})).items() if name in found}
-
-
-DAY_MS = 86_400_000
-NO_SEQS: Ints = np.zeros(0, np.int64)
 
 
 @dataclass(slots=True)

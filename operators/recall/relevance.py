@@ -58,7 +58,6 @@ TWO_WORDS = 2  # question words: a relevant memory would hold one of them, or a 
 SIMILAR_SPELLING = 0.4
 UNRELATED_COSINE = 0.15  # cosine of unrelated texts, for models that separate them
 JOINT_MEMORIES = 5  # memories that may hold the answer jointly
-
 FEATURES = ("one", "covered", "around", "match", "alike", "lent", "cosine", "said", "dated", "length", "user")
 # Features of the nearest memories: the maximum of each; the features of the nearest one; the share of the question's
 # rarity that the best few cover jointly; the share that no memory holds; and 1 if neither they nor their neighbours

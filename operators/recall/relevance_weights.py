@@ -14,11 +14,9 @@ Basis = Kind | Literal["words"]
 Talk = Literal["people", "assistant", "unspaced", "notes"]
 Ground = tuple[Basis, Talk]
 Table = Mapping[str, tuple[float, ...]]
-
 BASES: tuple[Basis, ...] = (*get_args(Kind), "words")
 TALKS: tuple[Talk, ...] = get_args(Talk)
 GROUNDS: tuple[Ground, ...] = tuple(product(BASES, TALKS))
-
 RELEVANCE: Table = {
     "one": (-2.89, -6.28, -1.97, -0.91, -4.54, -7.3, -2.13, -1.95, -4.57, -8.02, -2.15, -3.03, -3.25, -7.03, -1.78, -1.23, -2.84, -5.41, -2.18, -1.17),
     "covered": (1.56, -1.13, -2.51, 2.37, -0.03, -2.02, -3.13, 1.45, 1.08, -3.03, -2.55, 3.33, 2.23, 0.1, -2.29, 5.23, 0.05, -2.44, -3.16, 0.93),

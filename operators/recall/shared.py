@@ -38,10 +38,8 @@ CACHED_TOKENS_MAX = 64  # questions with more tokens are not cached, because the
 TTL_S = 3_600.0
 CANDIDATES_BYTES = 16 * 1024 * 1024
 _ENTRY_BYTES = 1_000  # of the Python objects of a cached entry
-
 K = TypeVar("K")
 V = TypeVar("V")
-
 _log = logging.getLogger(__name__)
 
 

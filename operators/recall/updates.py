@@ -46,7 +46,6 @@ def _bits(*cues: Cue) -> int:
 
 
 _AMENDS, _CHANGED, _RESTORED, _ADDED = _bits("ended", "corrected"), _bits("change"), _bits("restored"), _bits("added")
-
 Features = npt.NDArray[np.float64]
 
 

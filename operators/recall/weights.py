@@ -18,7 +18,6 @@ from recallflow.state.index import OwnerIndex, cached_per_index
 # asked about in a script without spaces.
 Chat = Literal["people", "pair", "assistant", "notes", "unspaced notes"]
 Weights = Mapping[str, float | Column]  # by column; (n,) if an owner's memories are of two kinds
-
 _KINDS: tuple[Kind, ...] = ("spelling", "static", "contextual", "blended")
 _FITTED: Mapping[Chat, Mapping[str, tuple[float, float, float, float]]] = {
     "people": {
@@ -65,7 +64,6 @@ _PAIR: Mapping[str, float] = {
     "episode": 0.37, "phrase": 0.68, "answers": 1.58, "length": -0.19, "speaker": 1.16, "speaker_of_two": 1.59,
     "speaker_asks": -0.75, "subject": 1.08, "date": 4.41, "when": 1.88, "opens": 0.86,
 }  # fmt: skip
-
 Sets = Mapping[Chat, Mapping[str, float]]
 
 

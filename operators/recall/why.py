@@ -63,7 +63,6 @@ BOOSTS: Mapping[str, str | None] = {
     "update": None,  # `why.add_updates` adds this reason
 }
 ABOVE_MEDIAN = frozenset({"typical", "recent", "important", "trusted"})  # every memory has values of these
-
 Strengths = dict[str, float]
 """Strength by reason, in the unit of the scores. A reason counts above 0."""
 
@@ -99,7 +98,6 @@ SEARCHED_CHARACTERS = 4_000  # of a text, for the question's words
 SEARCHED_IN_ALL = 1_000_000  # of all texts whose beginnings have none of them
 CACHED_TEXTS = 4_096  # texts per owner with cached stem offsets
 BEFORE, BEHIND = 4, 2  # contributing neighbours before and after: of late interaction, and of the BM25 window
-
 Rows = Sequence[MemoryRow | None]
 Words = dict[str, list[tuple[int, int]]]  # stem → spans of its words
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # the engine imports slowly, and help does not need it
 QUESTION, NO_ANSWER = "bold", "bold yellow"  # styles
 NAMES = {"maya": "Maya", "team-atlas": "Team Atlas", "theo": "Theo"}
 _INDENT = "    "
+TENANT = "demo"
+START_S, PROBE_S, END_S = 60.0, 1.0, 20.0
 
 
 def print_question(target: Console, number: int, question: SampleQuestion, answer: Mapping[str, Any]) -> None:
@@ -68,9 +70,6 @@ def _print_memory(target: Console, memory: Mapping[str, Any], user: str, now: da
     print_block(target, text, f"{_INDENT}\N{BLACK RIGHT-POINTING SMALL TRIANGLE} ", f"{_INDENT}  ")
     reason = next((one for one in memory["why"] if one["code"] == "answers"), memory["why"][0])  # most informative
     print_block(target, Text(f"because: {one_line(reason['text'])}", DIM), f"{_INDENT}  ")
-
-
-TENANT = "demo"
 
 
 def add_demo(commands: Commands) -> None:
@@ -147,9 +146,6 @@ def _read_line(prompt: str) -> str:
         return input(prompt).strip()
     except EOFError:
         return ""
-
-
-START_S, PROBE_S, END_S = 60.0, 1.0, 20.0
 
 
 @contextmanager

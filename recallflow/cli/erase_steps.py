@@ -30,6 +30,10 @@ MEMORY_COMPACTION = (
     "compaction keeps only the newest record of each user (for this user, the erasure). It deletes earlier events of "
     "every other user too, so a memory topic must not be compacted"
 )
+OTHER_DIRECTORIES = (
+    "directories of other members were not searched. A member keeps folders of moved partitions for a day; they may "
+    "contain data that was erased after the move. Name them with --also, and delete them (docs/how-to/erasure.md)"
+)
 
 
 def remains_line(remaining: topic_erasure.RemainingRecords, *, is_memory: bool) -> str:
@@ -74,12 +78,6 @@ def finding_lines(search: directory_erasure.TraceSearch, findings: Findings) -> 
         yield f"{path}: FOUND {count} of the strings"
     if not conclusive:
         yield "nothing was found"
-
-
-OTHER_DIRECTORIES = (
-    "directories of other members were not searched. A member keeps folders of moved partitions for a day; they may "
-    "contain data that was erased after the move. Name them with --also, and delete them (docs/how-to/erasure.md)"
-)
 
 
 class EraseCommand:

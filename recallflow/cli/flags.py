@@ -123,8 +123,6 @@ FLAGS = {
     "topics.audit": Flag("--audit-topic", "TOPIC", "access log, one record per query (default: none)"),
     "topics.replies": Flag("--reply-topic", "TOPIC", "topic that reply_to may name; may be repeated", repeated=True),
 }
-
-
 # Section of a setting → heading of its flags.
 _HEADINGS = {
     "": "state", "encryption": "state", "kafka": "Kafka", "topics": "topics", "run": "process", "serve": "listening",

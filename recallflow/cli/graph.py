@@ -11,6 +11,8 @@ from recallflow.cli.parser import Commands, add_command
 from recallflow.cli.tenants import add_decisions, decide
 
 _INDENT = " " * 4
+MODES = ("off", "shadow", "canary")
+GATES = {"open": False, "blocked": True}
 
 
 def status_lines(response: Mapping[str, Any]) -> list[str]:
@@ -71,10 +73,6 @@ def _decided(state: Mapping[str, Any]) -> str:
 
 def _figure(value: float | None) -> str:
     return "too few answers" if value is None else f"{value:g}"
-
-
-MODES = ("off", "shadow", "canary")
-GATES = {"open": False, "blocked": True}
 
 
 def add_graph(commands: Commands) -> None:

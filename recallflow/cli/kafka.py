@@ -28,6 +28,15 @@ if TYPE_CHECKING:
     from recallflow.llm import EmbeddingService, RemoteEmbedder
 
 _log = logging.getLogger(__name__)
+RENEWAL_S = 10.0  # interval of checks of the certificate files
+LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
+_STATUS_STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
+_NO_REEMBEDDING = """\
+{name} embeds in the engine's own process: there is nothing to compute beforehand. A new deployment reads the log into
+new state directories, and embeds the texts as it reads them:
+    recallflow run --embedder {name} --deployment NEW_NAME --state-dir NEW_DIR --create
+Files that were replayed without Kafka are replayed once more, into a new state directory:
+    recallflow replay --embedded --embedder {name} --state-dir NEW_DIR --create FILE"""
 
 
 def run_until_stopped(
@@ -48,9 +57,6 @@ def run_until_stopped(
     set_up_logging(chosen.run.log_format)
     with export_spans(options.command):
         return run(chosen) or 0
-
-
-RENEWAL_S = 10.0  # interval of checks of the certificate files
 
 
 def run_until_renewed(kafka: "KafkaOptions", run: "Callable[[], None]") -> None:
@@ -85,9 +91,6 @@ def run_until_renewed(kafka: "KafkaOptions", run: "Callable[[], None]") -> None:
         run()
     if renewed.is_set():
         raise SourceError("the certificate files were renewed: start again, so that Kafka clients read them")
-
-
-LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
 def add_run_topics_enrich(commands: Commands) -> None:
@@ -179,9 +182,6 @@ def _register(chosen: "Config", as_json: bool) -> int:
     return 1 if failed else 0
 
 
-_STATUS_STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
-
-
 def add_doctor(commands: Commands) -> None:
     parser = add_command(commands, "doctor", run_doctor)
     flags.add_kafka(parser, *flags.RUN)
@@ -227,14 +227,6 @@ def run_enrich(options: argparse.Namespace) -> int:
     from recallflow.flows.enrich import EnrichFlow
 
     return run_until_stopped(options, lambda chosen: run_until_renewed(chosen.kafka, EnrichFlow(chosen).run))
-
-
-_NO_REEMBEDDING = """\
-{name} embeds in the engine's own process: there is nothing to compute beforehand. A new deployment reads the log into
-new state directories, and embeds the texts as it reads them:
-    recallflow run --embedder {name} --deployment NEW_NAME --state-dir NEW_DIR --create
-Files that were replayed without Kafka are replayed once more, into a new state directory:
-    recallflow replay --embedded --embedder {name} --state-dir NEW_DIR --create FILE"""
 
 
 def add_reembed(commands: Commands) -> None:

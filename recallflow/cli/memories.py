@@ -22,6 +22,17 @@ _INDENT = " " * 5
 # Direction marks, by which an author could reorder neighbouring text. Text keeps its direction without them.
 _DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _LINE_BREAKS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+TEXT_COLUMNS_MIN = 24  # minimum width of a text column
+TEXT_CHARACTERS_MAX = 1_000  # of a text in a table: no line of a terminal is longer
+_FIELDS = (*("summary", "kind", "layer", "category", "tags", "topics"),
+           *("session_id", "project_id", "importance", "confidence"))  # fmt: skip
+_TIMES = ("valid_from", "valid_to", "expires_at")
+_DEFAULTS = {"layer": "long_term", "importance": 0.5, "confidence": 1.0}  # default values, which are not printed
+PAGE_SIZE_MAX = 1_000  # memories of one response
+# Flag of `list` → filter of the query.
+_FILTERS = {"--kind": "kinds", "--category": "categories", "--tag": "tags", "--session": "session_ids"}
+# Field of the filter of `memory.forget` → field of a query's filter.
+_QUERY_FILTERS = {"session_id": "session_ids", "category": "categories", "tag": "tags", "older_than": "created_before"}
 
 
 def one_line(text: str) -> str:
@@ -96,14 +107,6 @@ def _score(memory: Mapping[str, Any]) -> str:
 def print_warnings(target: Console, warnings: Iterable[Mapping[str, str]]) -> None:
     for warning in warnings:
         print_block(target, Text(one_line(f"{warning['code']}: {warning['detail']}"), "yellow"), "", "  ")
-
-
-TEXT_COLUMNS_MIN = 24  # minimum width of a text column
-TEXT_CHARACTERS_MAX = 1_000  # of a text in a table: no line of a terminal is longer
-_FIELDS = (*("summary", "kind", "layer", "category", "tags", "topics"),
-           *("session_id", "project_id", "importance", "confidence"))  # fmt: skip
-_TIMES = ("valid_from", "valid_to", "expires_at")
-_DEFAULTS = {"layer": "long_term", "importance": 0.5, "confidence": 1.0}  # default values, which are not printed
 
 
 def print_memories(target: Console, memories: Iterable[Mapping[str, Any]]) -> None:
@@ -195,7 +198,6 @@ def _print_field(target: Console, name: str, value: object) -> None:
 MODES = ("recency", "relevance", "entity_focused", "balanced", "episode", "hybrid", "decayed", "auto")
 NO_MATCH = "nothing_relevant"
 _VISIBLE_WARNINGS = {"no_memories", "k_exceeds_memories", NO_MATCH}  # warnings that the list of memories shows
-
 _MODEL_STEPS = {  # steps that a language model executes
     "select_categories": "show summaries of categories selected by the model",
     "check_sufficiency": "show summaries alone where they answer the question",
@@ -300,13 +302,6 @@ def no_memories_message(options: argparse.Namespace) -> str:
     environment = "" if options.environment == "prod" else f" in {options.environment}"
     user = f"user {options.user} of tenant {options.tenant}{environment}"
     return one_line(f"no memories of {user}; --user and --tenant select another")
-
-
-PAGE_SIZE_MAX = 1_000  # memories of one response
-# Flag of `list` → filter of the query.
-_FILTERS = {"--kind": "kinds", "--category": "categories", "--tag": "tags", "--session": "session_ids"}
-# Field of the filter of `memory.forget` → field of a query's filter.
-_QUERY_FILTERS = {"session_id": "session_ids", "category": "categories", "tag": "tags", "older_than": "created_before"}
 
 
 def add_memories(commands: Commands) -> None:

@@ -25,6 +25,8 @@ SYNONYMS = {
 }  # fmt: skip
 _SURROGATE = re.compile("[\ud800-\udfff]")
 WIDTH_MAX = 120  # columns of help; longer lines would be hard to read
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Handler = Callable[[argparse.Namespace], int]
 
 
 class HelpFormatter(RichHelpFormatter):
@@ -181,10 +183,6 @@ class Parser(argparse.ArgumentParser):
         for name, parser in subcommands.choices.items():
             yield name
             yield from (f"{name} {words}" for words in parser._command_words())
-
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-Handler = Callable[[argparse.Namespace], int]
 
 
 def add_command(commands: Commands, name: str, run: Handler) -> argparse.ArgumentParser:

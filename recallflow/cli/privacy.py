@@ -20,7 +20,6 @@ from recallflow.private_files import FILE_MODE
 FORMATS = ("jsonl", "parquet")
 GROUP_ROWS = 20_000  # rows of a row group of Parquet, unless they reach GROUP_BYTES first
 GROUP_BYTES = 32 * 1024 * 1024
-
 # Parquet column → type of its values. `json` is an object or a list as text.
 MEMORIES: Mapping[str, str] = {
     "type": "text", "id": "text", "memory_id": "text", "tenant_id": "text", "environment": "text", "user_id": "text",

@@ -27,6 +27,10 @@ FOLLOWED = {
     "memory": ("event", "green", True), "queries": ("query", "blue", True), "responses": ("answer", "magenta", False),
     "receipts": ("receipt", "green", False), "dead_letters": ("refused", "bold red", False),
 }  # fmt: skip
+WAIT_S = 0.5  # limit of one read
+SHOWN_CHARACTERS = 200
+CODES = get_args(ErrorCode)
+DENIED = ("unauthenticated", "forbidden")  # errors of senders
 
 
 def line_of(message: Any, name: str) -> Text:
@@ -98,9 +102,6 @@ def _response_summary(response: dict[str, Any]) -> str:
     return ", ".join(parts) + (f": {content}" if content else "")
 
 
-WAIT_S = 0.5  # limit of one read
-
-
 def add_tail(commands: Commands) -> None:
     parser = add_command(commands, "tail", run_tail)
     parser.add_argument("--tenant", metavar="ID", help="only records of this tenant (default: all)")
@@ -148,11 +149,6 @@ def _messages(reader: "TopicReader", topics: Sequence[str], options: argparse.Na
         if options.tenant is None or (key == owner if options.user is not None else key.startswith(owner)):
             count += 1
             yield message
-
-
-SHOWN_CHARACTERS = 200
-CODES = get_args(ErrorCode)
-DENIED = ("unauthenticated", "forbidden")  # errors of senders
 
 
 def add_dlq(commands: Commands) -> None:

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 TIMEOUT_S = 10.0  # limit of the wait for Kafka's acknowledgement
 # Command → fields of its listing in JSON.
 LISTED = {"categories": ("name", "description"), "owners": ("owner", "workspace"), "quota": ("name", "limit")}
+_QUOTA_NAMES = "\n".join(f"{name}: {text}" for name, text in QUOTAS.items())
+API_KEY = "api_key"
+# Restriction of a key → its flag and value name. Without the flag, the key is valid for all of the tenant's.
+KEY_SCOPES = {"projects": ("--project", "PROJECT"), "environments": ("--environment", "NAME"),
+              "end_users": ("--end-user", "USER")}  # fmt: skip
 
 
 def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> None:
@@ -176,9 +181,6 @@ def add_owners(commands: Commands) -> None:
     _add_listing(actions, "owners")
 
 
-_QUOTA_NAMES = "\n".join(f"{name}: {text}" for name, text in QUOTAS.items())
-
-
 def add_quota(commands: Commands) -> None:
     actions = add_actions(commands, "quota", "manage a tenant's limits of rates and sizes")
     effect = (
@@ -195,12 +197,6 @@ def add_quota(commands: Commands) -> None:
         action.set_defaults(event_type="quota", fields=("name", "limit"), limit=None)
     setting.add_argument("limit", type=int, metavar="LIMIT")
     _add_listing(actions, "quota")
-
-
-API_KEY = "api_key"
-# Restriction of a key → its flag and value name. Without the flag, the key is valid for all of the tenant's.
-KEY_SCOPES = {"projects": ("--project", "PROJECT"), "environments": ("--environment", "NAME"),
-              "end_users": ("--end-user", "USER")}  # fmt: skip
 
 
 def add_keys(commands: Commands) -> None:

@@ -50,7 +50,6 @@ with extra("langgraph"):
 
 Namespace = tuple[str, ...]
 Filters = dict[str, Any]
-
 # Metadata fields. Filters use all but the first.
 ITEM = "langgraph"  # {namespace, key, value}; the value is JSON text, so that reads return it unchanged
 WITHIN = "langgraph.in"  # the namespace, and every prefix of it

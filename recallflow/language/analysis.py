@@ -43,7 +43,6 @@ _NUMERIC = {
     "dmy": regex.compile(r"\b(?P<day>\d{1,2})[./-] ?(?P<month>\d{1,2})[./-] ?(?P<year>(?:19|20)\d\d)\b", regex.ASCII),
     "ymd": regex.compile(r"\b(?P<year>(?:19|20)\d\d)[./-] ?(?P<month>\d{1,2})[./-] ?(?P<day>\d{1,2})\b", regex.ASCII),
 }
-
 _LETTER_OF = regex.compile(
     r"(?P<arabic>\p{Arabic})|(?P<cyrillic>\p{Cyrillic})|(?P<devanagari>\p{Devanagari})|(?P<hangul>\p{Hangul})"
     rf"|(?P<unspaced>[{UNSPACED}])|\p{{L}}"
@@ -59,8 +58,6 @@ class DetectedLanguage(NamedTuple):
 
 
 _CERTAIN, _ASSUMED = ([DetectedLanguage(at, certain) for at in range(len(LATIN))] for certain in (True, False))
-
-
 _languages: defaultdict[str, list[int]] = defaultdict(list)
 for _number, _table in enumerate(LATIN):
     for _word in _table.function_words | _table.common_words:
@@ -170,7 +167,6 @@ def _day(text: str, month: regex.Match[str], table: Table) -> int | None:
 
 # Version of the analysis. Change it whenever stems, flags, spelling features or the hash embedder's words change.
 ANALYSIS = "unicode-2"
-
 TURKISH = next(number for number, table in enumerate(LATIN) if table.code == "tr")
 _TIME_WORDS = ENGLISH.time_words
 _YEAR = re.compile(r"(?:19|20)\d\d")

@@ -16,12 +16,10 @@ from recallflow.language.words import LATIN_WORD, ascii_blanked, has_meaning, la
 
 # A grapheme cluster; or a run of ASCII, without the last letter if other characters follow, which may be its accents.
 _CLUSTER = regex.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|\X")
-
 # The first two limits bound a search to a tenth of a second.
 WORDS_MOST = 8_000  # searched distinct words in Latin script, over all texts of a search
 CHARACTERS_MOST = 10_000  # searched characters of each text in other scripts
 INDEXED_CHARACTERS = 4_000  # longest text whose stems are stored with their positions
-
 _start = itemgetter(1)
 
 

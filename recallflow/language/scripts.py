@@ -16,10 +16,8 @@ ADJOINING = (
 # A letter, digit or mark outside Latin script. In a text without one, `re` finds the same words as Unicode's rules.
 BEYOND_LATIN = re.compile(r"[^\W\x00-\u024f\u1e00-\u1eff]|[\u0300-\u036f]")
 KANA = re.compile("[\u3040-\u30ff]")
-
 _SPACED = "arabic", "armenian", "cyrillic", "devanagari", "greek", "hangul", "tamil", "latin"
 _SCRIPT = regex.compile("|".join([*(rf"(?P<{one}>\p{{{one}}})" for one in _SPACED), f"(?P<unspaced>[{UNSPACED}])"]))
-
 _MARKS = regex.compile(r"[\u0300-\u036f]")
 _INVISIBLE = regex.compile(r"[\p{Cf}\ufe00-\ufe0f]")  # soft hyphens, joiners, directions: they separate no words
 _SIGNS = str.maketrans(dict.fromkeys("™℠®©", " "))  # NFKC would replace them by letters

@@ -44,7 +44,6 @@ from recallflow.language.scripts import folded, normalised
 
 Intent = Literal["temporal", "entity", "preference", "procedural", "summary", "factual"]
 Pattern = regex.Pattern[str]
-
 _FOLDER = resources.files("recallflow.language") / "tables"  # may be inside a zipped wheel
 _NEVER = r"(?!)"
 _ANY_LETTERS = r"[^\W\d_]+"

@@ -34,7 +34,6 @@ _LONGEST = 8  # characters of the longest dictionary word in a script without sp
 _PREFIX, _SUFFIX = 5, 4
 _HANGUL_PREFIX = 2
 _COMPOUNDING = "de"  # the language with compounds such as Stromrechnung
-
 Rows = tuple[int, ...]
 Matrix = npt.NDArray[np.float32]
 

@@ -23,7 +23,6 @@ from recallflow.records import Position
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
 # Another library's argument name → ours: the first that the method has is used. Type checkers accept ours only.
 _ALIASES = {"user_id": ("user",), "top_k": ("k", "limit"), "limit": ("k",), "k": ("limit",)}
 _SET_BY_CLIENT = {"type", "tenant_id", "environment", "user_id"}  # event fields that a caller cannot pass

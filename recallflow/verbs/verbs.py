@@ -44,7 +44,6 @@ ChatMessage = Mapping[str, Any] | BaseModel  # the models include the messages o
 Content = str | ChatMessage | Sequence[ChatMessage]
 FilterArg = Mapping[str, Any] | Filters
 After = Position | str | Added | Sequence[Position | str]
-
 WAIT_SHARE = 0.8  # fraction of a call's time limit that the engine may wait for a write
 WAIT_MAX_MS = 60_000
 PAGE = 1_000
@@ -355,7 +354,6 @@ class SyncCalls:
     """Synchronous client; every call waits for its outcome. For use from any number of threads."""
 
     _verbs: Verbs
-
     add = sync_call(Verbs.add)
     search = sync_call(Verbs.search)
     get = sync_call(Verbs.get)
@@ -396,7 +394,6 @@ class AsyncCalls:
     """Asynchronous client; every call is awaited. For use from one or several event loops."""
 
     _verbs: Verbs
-
     add = async_call(Verbs.add)
     search = async_call(Verbs.search)
     get = async_call(Verbs.get)
