@@ -162,9 +162,9 @@ class LocalCalls:
     def put(
         self, topic: str, tenant_id: str, value: bytes, headers: Headers, on_position: OnPosition = lambda _: None
     ) -> Iterator[LocalCall]:
-        """Queue a record of a tenant. The block waits for the outcome; a query whose block has ended is skipped.
+        """Queue a record of a tenant. The caller waits within the block; a query whose block has ended is skipped.
 
-        The engine calls `on_position` before it applies the record. Raise SourceError if it has ended or is behind."""
+        The engine calls `on_position` before it applies the record. Raise SourceError if the engine refuses records."""
         call = LocalCall(value, headers, on_position)
         with self._lock:
             if reason := self.ended or self._interrupted:
@@ -215,7 +215,7 @@ class LocalCalls:
             call.outcome.set_exception(SourceError(reason))
 
     def is_ended_within(self, seconds: float) -> bool:
-        """Wait for `end` to have finished. Return whether it did in time."""
+        """Wait until `end` has finished. Return whether it did so in time."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_closed, seconds)
 

@@ -59,7 +59,7 @@ class Ownership:
     commit: Callable[[Mapping[int, Committed]], None]  # commits progress to the group
     is_committed: Callable[[Collection[int]], bool]  # returns whether the group has the progress of these partitions
     _: KW_ONLY
-    initial_progress: Callable[[Collection[int]], dict[int, PartitionProgress]]  # of partitions without committed one
+    initial_progress: Callable[[Collection[int]], dict[int, PartitionProgress]]  # of partitions without a committed one
     deployment: str  # progress of other deployments is ignored
     restore: Restore | None = None  # restores a folder from a checkpoint, which may take long
     remedies: Remedies = REMEDIES  # remedies for deleted records, in messages

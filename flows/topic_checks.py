@@ -100,7 +100,7 @@ def producer_time_error(topics: Iterable[str]) -> UsageError:
 def check_sizes(
     options: KafkaOptions, inputs: Iterable[str], written: Iterable[str], *, checks_credentials: bool = False
 ) -> dict[str, int]:
-    """Return the largest record of each written topic. Raise UsageError if that is too small, or if credentials are
+    """Return the record size limit of each written topic. Raise UsageError if one is too small, or if credentials are
     checked and producers choose the times of the inputs: an expired token would be valid. Without credentials, warn."""
     found = topic_configs(options, (*inputs, *written))
     if unstamped := [topic for topic in inputs if not found[topic].stamped_by_log]:

@@ -126,7 +126,7 @@ class GroupConsumer:
     def commit(self, committed: Mapping[int, Committed], note: str) -> frozenset[int]:
         """Commit progress. Return the accepted partitions; the others may be tried again. Raise as `poll`.
 
-        A memory offset without a text is not committed, because no owner continues from it."""
+        A memory offset with an empty `text` is not committed, because no owner continues from it."""
         member_id = self.member_id
         offsets = [TopicPartition(self._queries, part, at.query_offset, note) for part, at in committed.items()]
         offsets += [

@@ -28,7 +28,7 @@ Assignment = dict[str, frozenset[int]]  # the partitions of each member
 
 
 def check_settings(name: str, settings: Mapping[str, object], holders: Iterable[Holder]) -> bool:
-    """Return whether a member has committed settings. Raise UsageError if they differ from settings."""
+    """Return whether a member has committed its settings. Raise UsageError if they differ from ours."""
     committed = [holder.settings for holder in holders if holder.settings]
     for other in committed:
         differing = [key for key in (*other, *(settings.keys() - other.keys())) if other.get(key) != settings.get(key)]
@@ -47,7 +47,7 @@ def instance_id_of(own: Collection[int]) -> str:
 
 
 def overlapping(own: Collection[int], names: Iterable[str]) -> str | None:
-    """Return the name of another member with partitions that overlap settings; None if there is none."""
+    """Return the partitions of a member (`0-7,9`) some of which overlap `own`; None if there is no such member."""
     for name in names:
         if name == instance_id_of(own) or not _INSTANCE_ID.fullmatch(name):
             continue

@@ -202,7 +202,7 @@ class LaneReader:
         self._wake.set()
 
     def _is_decoded(self, message: Any, lane: Lane) -> bool:
-        """Decode a registered record. If the registry is away, stop the partition before it, and return False."""
+        """Decode a registered record. If the registry is unavailable, stop the partition before it and return False."""
         if self._registry is None:
             return True
         try:

@@ -66,7 +66,7 @@ class PreviousStaticMember:
         return self._lease.clock_s() >= self._until_s
 
     def unfenced(self, entries: dict[int, CommittedEntry]) -> set[int]:
-        """Return the partitions whose outputs this process cannot be sending."""
+        """Return the partitions whose outputs the earlier process cannot be sending."""
         if self.has_expired:
             return set(entries)
         fenced = {partition for partition, entry in entries.items() if self._may_send(Holder.parse(entry.note))}
@@ -292,8 +292,8 @@ class Membership:
         self._closing.wait()
 
     def _await_receiver(self) -> None:
-        """Return once the next rebalance has started: by the member that receives our partitions, or when the session
-        of that member has expired. If we started it, the coordinator would refuse our commits until then."""
+        """Return once the member that receives our partitions has started the next rebalance, or its session must have
+        expired. If we started it, the coordinator would refuse our commits until then."""
         until_s = self._clock_s() + self._lease.session_s + MARGIN_MIN_S
         self._renew_until(lambda: self._is_rebalancing() or self._clock_s() >= until_s)
 
@@ -309,7 +309,7 @@ class Membership:
         with self._lock:
             final = {partition: self._owned.pop(partition) for partition in moving} | progress
             self._uncommitted -= moving
-        # Without this commit the next owner has to search all outputs since the last one.
+        # Without this commit the next owner has to search all outputs since the last commit.
         while self._lease.may_send and final.keys() - self._consumer.commit(final, self._note(released=True)):
             time.sleep(COMMIT_RETRY_S)
 
@@ -349,7 +349,7 @@ class Membership:
         """Return whether the settings in the notes allow us to gain partitions. Raise UsageError if they differ.
 
         The owner of the first partition commits the settings of a new deployment, and all others wait for them. So of
-        members that start together with different settings, one begins at most."""
+        members that start together with different settings, at most one begins."""
         holders = [holder for entry in entries.values() if (holder := Holder.parse(entry.note)) is not None]
         self._is_agreed |= group_members.check_settings(self.name, self._holder.settings, holders)
         if not self._is_agreed and SETTINGS_PARTITION not in self._pending and not self._is_wait_logged:

@@ -151,7 +151,7 @@ class DeadLetterReplay(Sender):
     transaction. Then it reads the markers. Raise SinkError."""
 
     def __init__(self, options: KafkaOptions, topic: str) -> None:
-        """Raise SourceError if Kafka is away, refuses us, or lacks the topic."""
+        """Raise SourceError if Kafka is unreachable, refuses us, or lacks the topic."""
         with TopicReader(options) as reader:
             reader.partitions([topic])
         timeout = {"transaction.timeout.ms": round(RESEND_S * 1000)}

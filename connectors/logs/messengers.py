@@ -307,7 +307,7 @@ WHATSAPP = LogFormat("whatsapp", "WhatsApp's export of a chat", _recognises_what
 
 
 def chat_events(file: LogFile, chat: str | None, scope: ImportScope) -> Iterator[bytes]:
-    """Yield the messages of a chat. Raise UsageError if the order of its dates is unclear."""
+    """Yield the events of a chat. Raise UsageError if the order of its dates is unclear."""
     dates = Dates(file.name, scope.date_order)
     form = None
     for line in _lines(file):

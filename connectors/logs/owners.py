@@ -102,7 +102,7 @@ def identifier_text(value: object) -> object:
 
 
 def unclear_identities(fields: Iterable[str], owner: str | None = None) -> list[str]:
-    """Return the fields that look like a person, of `fields`, which are no event fields. If the field `owner` has the
+    """Return the fields that look like a person. None of `fields` is an event field. If the field `owner` names the
     owner, only another kind of person counts: `customer` next to `user`, but not `user_email` or `account`."""
     people = _PERSON_WORDS if owner is None else _PEOPLE
     own = frozenset() if owner is None else _words(owner)

@@ -76,7 +76,7 @@ class TableReader:
             yield from [row] if isinstance(row, bytes) else self.events(row, fields, number)
 
     def fields(self, names: Sequence[str], sample: Sequence[Row]) -> dict[str, str]:
-        """Return column → event field, also into the scope. Raise UsageError if a column may be the owner."""
+        """Return column → event field, and add them to the scope. Raise UsageError if a column may be the owner."""
         found = mapped(names, self._columns, sample, owned=not self._scope.user_given)
         self._check_owner(names, found)
         for name in names:

@@ -107,7 +107,7 @@ SEEDS = 10  # memories at which paths start
 SEED_SPREAD = 3.0
 BOOSTED_MAX = 50  # boosted neighbours of the seeds
 # Memories reached only over names in texts, authors, episodes and similarity are not added, because they are no better
-# than the next ranked memories. In measurements on every kind of chat, a larger k had the same effect.
+# than the next ranked memories. On every kind of chat, adding them had the same effect as a larger k.
 DERIVED_FACTOR = 0.0
 PREFERRED_MAX = 100  # the best memories; their links are preferred at shared nodes with many memories
 T = TypeVar("T")
