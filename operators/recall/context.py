@@ -3,26 +3,28 @@
 Category summaries come first, up to half of the budget; then memories, up to four fifths; then entities of the graph,
 up to the whole. Memories fill the rest: those of the answer, then further ranked ones.
 
-Rules and the working layer precede the ranked memories. Half of the budget takes a long memory as its best passage
-first, because passages of several memories hold more evidence than one long text; the best ones then become whole where
-there is room (`python -m benchmarks.budget`), or longer. An entry that does not fit is skipped, as is one with the
-text of another. If no entry fits, the best passage is cut to the budget. A memory costs the tokens of its author and
-its text."""
+Rules and the working layer precede the ranked memories. Until half of the budget is used, a long memory is taken as its
+best passage, because passages of several memories hold more evidence than one long text; the best ones then become
+whole where there is room (`python -m benchmarks.budget`), or longer. An entry that does not fit is skipped, as is one
+with the text of another; but the passage of the best memory is cut to the budget. A memory costs the tokens of its
+author and its text."""
 
 import math
-import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import chain
+from itertools import chain, pairwise, takewhile
 from typing import Any, cast
 
 import numpy as np
 import orjson
+import regex
 
 from recallflow.embedder import Matrix, TokenCounter
 from recallflow.errors import DecryptionFailed
 from recallflow.fields import format_time
+from recallflow.language.analysis import sentence_ends
+from recallflow.language.scripts import UNSPACED
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import redaction
 from recallflow.operators.prepare import passages
@@ -46,7 +48,7 @@ PASSAGES_END = 0.5  # share of the budget up to which long memories are passages
 MIN_WIDENED_TOKENS = 16  # tokens: with less room, finding the passages of a long text, 200 µs, is seldom worth it
 MISFITS_MAX = 16  # consecutive items that do not fit, after which no more are tried
 _SAME_FIELDS = ("id", "version", "content", "role", "name", "summary", "category", "confidence")
-WORDS = re.compile(r"\S{1,20}")  # parts of a longer word, and of a script without spaces
+WORDS = regex.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]{{1,20}}")  # words, or parts of them, at which a text is cut
 SENTENCE_ENDS = " .!?…。！？"  # two texts that differ in them only are equal
 
 
@@ -137,7 +139,8 @@ def context(
                 texts.add(text)
                 yield item
 
-    assembled = assemble(max_tokens, counter, chosen, distinct(first), answer.entities.entries, distinct(ranked()))
+    sections = chosen, distinct(first), answer.entities.entries, distinct(ranked())
+    assembled = assemble(max_tokens, counter, *sections, stems=run.question.stems)
     count = len(rule_slots(run.index, positions)) + len(unranked_working_slots(run.index, positions, memories)) - unread
     count += len(_ranked_items(memories, WORKING)) + len(long_term)
     counted = {(item.id, item.version) for item in assembled.relevant_items}.union(repeated).difference(further)
@@ -187,15 +190,16 @@ def assemble(
     graph: Sequence[dict[str, Any]] = (),
     ranked: Iterable[ContextItem] = (),
     summaries_end: float = SUMMARIES_END,
+    stems: Collection[str] = (),
 ) -> Context:
     """Return the context of summaries, memories and entities, each in the given order. Items are read only while the
-    budget has room. The items of `first` precede the ranked ones."""
+    budget has room. The items of `first` precede the ranked ones. `stems` are the question's."""
     budget = Budget(max_tokens, counter)
     chosen = {category: text for category, text in summaries.items() if budget.spend(text, summaries_end)}
-    before, items = _Selection(budget, first), _Selection(budget, ranked)
+    before, items = _Selection(budget, first), _Selection(budget, ranked, stems)
     before.fill(ITEMS_END)
     before.retry(GRAPH_END)  # no ranked memory takes the place of a rule
-    items.fill(PASSAGES_END, MISFITS_MAX)
+    items.fill(PASSAGES_END, MISFITS_MAX, ITEMS_END)
     items.complete(ITEMS_END)
     items.fill(ITEMS_END, MISFITS_MAX)
     entities = [entity for entity in graph if budget.spend(orjson.dumps(entity).decode(), GRAPH_END)]
@@ -203,8 +207,6 @@ def assemble(
     before.fill(GRAPH_END)
     items.fill(GRAPH_END, MISFITS_MAX)
     items.widen(GRAPH_END)
-    if not budget.spent:
-        items.cut_first()
     return Context(
         summaries=chosen,
         relevant_items=[*before.chosen(), *items.chosen()],
@@ -218,20 +220,23 @@ def assemble(
 class _Selection:
     """The items of a context, chosen in steps from a sequence."""
 
-    def __init__(self, budget: Budget, items: Iterable[ContextItem]) -> None:
-        self._budget = budget
+    def __init__(self, budget: Budget, items: Iterable[ContextItem], stems: Collection[str] | None = None) -> None:
+        """With the stems of a question, the first item gets the whole budget, and is cut if it does not fit."""
+        self._budget, self._stems = budget, stems
         self._items = enumerate(items)
         self._misfits: list[tuple[int, ContextItem]] = []
         self._chosen: dict[int, ContextItem] = {}
         self._long: dict[int, ContextItem] = {}  # whole items of chosen passages, by number
-        self._first: ContextItem | None = None
 
-    def fill(self, end: float, most_misfits: float = math.inf) -> None:
-        """Take the earlier misfits and further items while the budget has room up to this share. Stop after a series of
-        misfits."""
+    def fill(self, open_end: float, most_misfits: float = math.inf, end: float | None = None) -> None:
+        """Take the earlier misfits and further items until the budget is used up to the share `open_end`; the last one
+        may exceed it, up to `end`. Stop after a series of misfits."""
+        end = end or open_end
         self.retry(end)
         in_series = 0
-        while self._budget.is_open(end) and in_series < most_misfits and (one := next(self._items, None)) is not None:
+        while (
+            self._budget.is_open(open_end) and in_series < most_misfits and (one := next(self._items, None)) is not None
+        ):
             in_series = 0 if self._take(*one, end) else in_series + 1
 
     def retry(self, end: float) -> None:
@@ -242,16 +247,19 @@ class _Selection:
 
     def _take(self, number: int, item: ContextItem, end: float) -> bool:
         """Choose what fits: the best passage, else the whole memory, else its summary. Return whether any fits."""
-        self._first = self._first or item
-        found = item
+        is_best = number == 0 and self._stems is not None
+        end, found = GRAPH_END if is_best else end, item
         if item.excerpt is not None:
             found = item.model_copy(update={"content": item.content[item.excerpt["start"] : item.excerpt["end"]]})
         if not self._budget.spend(_line(found), end):
             found = item.model_copy(update={"content": item.summary or "", "excerpt": None})
             if not self._budget.spend(_line(found), end):  # without a summary, it has no tokens
-                if end < GRAPH_END:  # the room of the whole budget only shrinks
-                    self._misfits.append((number, item))
-                return False
+                cut = self._cut(item) if is_best else None
+                if cut is None or not self._budget.spend(_line(cut), end):
+                    if end < GRAPH_END:  # the room of the whole budget only shrinks
+                        self._misfits.append((number, item))
+                    return False
+                found = cut
         self._chosen[number] = found
         if found.excerpt is not None:
             self._long[number] = item
@@ -282,21 +290,31 @@ class _Selection:
             excerpt = Span(start=start, end=stop)
             self._chosen[number] = item.model_copy(update={"content": text[start:stop], "excerpt": excerpt})
 
-    def cut_first(self) -> None:
-        """Take the first words of the first item's passage that fit, for a budget that holds no whole passage."""
-        if (item := self._first) is None:
-            return
+    def _cut(self, item: ContextItem) -> ContextItem | None:
+        """Return the part of an item's passage that fits into the budget: from the sentence with most of the
+        question's stems on, preceded by sentences that fit as well. None if not even a word fits."""
         shown = item.excerpt or Span(start=0, end=len(item.content))
+        passage = item.content[shown["start"] : shown["end"]]
 
-        def until_word(word: re.Match[str]) -> ContextItem:
-            return item.model_copy(
-                update={"content": word.string[: word.end()], "excerpt": shown | {"end": shown["start"] + word.end()}}
-            )
+        def part(start: int, stop: int) -> ContextItem:
+            excerpt = Span(start=shown["start"] + start, end=shown["start"] + stop)
+            return item.model_copy(update={"content": passage[start:stop], "excerpt": excerpt})
 
-        words = [*WORDS.finditer(item.content[shown["start"] : shown["end"]])]
-        count = bisect_left(words, True, key=lambda word: not self._budget.holds(_line(until_word(word))))
-        if count and self._budget.spend(_line(cut := until_word(words[count - 1])), GRAPH_END):
-            self._chosen[0] = cut
+        def fits(start: int, stop: int) -> bool:
+            return self._budget.holds(_line(part(start, stop)))
+
+        starts = [0, *sentence_ends(passage)]
+        found = [
+            sum(stem in passage[begin:end].casefold() for stem in self._stems or ()) for begin, end in pairwise(starts)
+        ]
+        best = found.index(max(found))
+        start, stops = starts[best], [word.end() for word in WORDS.finditer(passage, starts[best])]
+        count = bisect_left(stops, True, key=lambda stop: not fits(start, stop))
+        if not count:
+            return None
+        for earlier in takewhile(lambda earlier: fits(earlier, stops[count - 1]), reversed(starts[:best])):
+            start = earlier
+        return part(start, stops[count - 1])
 
     def chosen(self) -> list[ContextItem]:
         """Return the chosen items in the order of their sequence."""

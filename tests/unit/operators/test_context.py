@@ -54,12 +54,27 @@ def test_long_memories_are_passages_first_and_whole_with_room() -> None:
     assert contents == ["a" * 50, "b" * 20, "c" * 20]
 
 
-def test_budget_below_every_passage_holds_first_words_of_best() -> None:
-    ranked = [long_item(name, f"{name * 4} " * 20, "rest").model_copy(update={"until": until}) for name, until in
-              (("a", "2024-05-03T00:00:00Z"), ("b", None))]  # fmt: skip
-    (found,) = assemble(40, Letters(), {}, [], ranked=ranked).relevant_items
-    assert (found.content, found.excerpt) == ("until 3 May 2024: aaaa aaaa aaaa aaaa", {"start": 0, "end": 19})
-    assert assemble(3, Letters(), {}, [], ranked=ranked).relevant_items == []
+def test_best_memory_precedes_others_that_fit_better() -> None:
+    ranked = [long_item("a", "a" * 70, "rest"), *(item(name, name * 9) for name in "bcd")]
+    found = assemble(100, Letters(), {}, [], ranked=ranked).relevant_items
+    assert [(one.id, len(one.content)) for one in found] == [("a", 74), ("b", 9), ("c", 9)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "passage", "stems", "room", "shown"),
+    [
+        ("", "aaaa bbbb cccc. dddd eeee. ", [], 34, "until 3 May 2024: aaaa bbbb cccc."),
+        ("", "aaaa bbbb cccc. dddd eeee. ", ["eeee"], 34, "until 3 May 2024: dddd eeee."),
+        ("", "小王住在杭州，小李住在上海和北京。" * 2, [], 33, "until 3 May 2024: 小王住在杭州，小李住在上海和北"),
+        ("rule", "aaaa bbbb cccc. ", [], 28, "until 3 May 2024: aaaa bbbb"),
+        ("rule", "aaaa bbbb cccc. ", [], 20, None),
+    ],
+)
+def test_best_memory_is_cut_to_the_room(rule: str, passage: str, stems: list[str], room: int, shown: str) -> None:
+    best = long_item("a", passage, "rest" * 20).model_copy(update={"until": "2024-05-03T00:00:00Z"})
+    rules = [item("rule", rule)] if rule else []
+    found = assemble(room + len(rule), Letters(), {}, rules, ranked=[best], stems=stems).relevant_items
+    assert {one.id: one.content for one in found} == {one: text for one, text in (("rule", rule), ("a", shown)) if text}
 
 
 def test_long_memory_whose_passage_does_not_fit_is_its_summary() -> None:
