@@ -3,11 +3,11 @@
 Category summaries come first, up to half of the budget; then memories, up to four fifths; then entities of the graph,
 up to the whole. Memories fill the rest: those of the answer, then further ranked ones.
 
-Rules and the working layer precede the ranked memories. Until half of the budget is used, a long memory is taken as its
-best passage, because passages of several memories hold more evidence than one long text; the best ones then become
-whole where there is room (`python -m benchmarks.budget`), or longer. An entry that does not fit is skipped, as is one
-with the text of another; but the passage of the best memory is cut to the budget. A memory costs the tokens of its
-author and its text."""
+Rules and the working layer precede the ranked memories. Until half of the budget is spent, only the best passage of a
+long memory is taken, because passages of several memories hold more evidence than one long text. Where there is room,
+the best memories are then completed, or their passages extended (`python -m benchmarks.budget`). An entry that does not
+fit is skipped, as is a repeated text; but the passage of the best memory is cut to fit. A memory costs its author and
+its text."""
 
 import math
 from bisect import bisect_left
@@ -47,7 +47,7 @@ ROWS_AT_ONCE, FURTHER_AT_ONCE = 64, 16
 PASSAGES_END = 0.5  # share of the budget up to which long memories are passages first
 MIN_WIDENED_TOKENS = 16  # tokens: with less room, finding the passages of a long text, 200 µs, is seldom worth it
 MISFITS_MAX = 16  # consecutive items that do not fit, after which no more are tried
-_SAME_FIELDS = ("id", "version", "content", "role", "name", "summary", "category", "confidence")
+_MEMORY_FIELDS = ("id", "version", "content", "role", "name", "summary", "category", "confidence")
 WORDS = regex.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]{{1,20}}")  # words, or parts of them, at which a text is cut
 SENTENCE_ENDS = " .!?…。！？"  # two texts that differ in them only are equal
 
@@ -79,22 +79,22 @@ class Budget:
 
     def holds(self, text: str) -> bool:
         """Return whether a text fits into the rest of the budget."""
-        return self.is_open(GRAPH_END, self._counter.count_tokens(text))
+        return self.has_room(GRAPH_END, self._counter.count_tokens(text))
 
-    def is_open(self, end: float, tokens: int = 1) -> bool:
-        """Return whether a text of so many tokens fits."""
+    def has_room(self, end: float, tokens: int = 1) -> bool:
+        """Return whether so many tokens fit into the budget up to the share `end`."""
         return self.spent + tokens <= self._max * end
 
 
 def read_summaries(run: QueryRun, permitted: Positions) -> CategorySummaries:
-    """Return all category summaries as of the moment, stored or extractive, with the summaries that pass the filters. A
-    sender with access to some projects only gets no stored summary, because its source projects are unknown."""
+    """Return all category summaries at the time of the query, and those that pass its filters. A summary is stored or
+    extractive. A sender who may read only some projects gets no stored one, because its source projects are unknown."""
     warnings, wanted, every, moment = [], run.query.filters.categories, dict[str, str](), run.moment
-    by_ms = min((at for at in (moment.known_by_ms, moment.happened_by_ms) if at is not None), default=math.inf)
+    latest_ms = min((at for at in (moment.known_by_ms, moment.happened_by_ms) if at is not None), default=math.inf)
     try:
         for _, value in run.request.hot.scan(keys.CATEGORY_SUMMARY) if moment.projects is None else ():
-            stored = CategorySummaryRow.decode(value)  # by category, the oldest first
-            if stored.ingested_ms <= by_ms:
+            stored = CategorySummaryRow.decode(value)  # the oldest first: later ones replace it
+            if stored.ingested_ms <= latest_ms:
                 every[stored.category] = stored.summary
     except DecryptionFailed:
         every = {}
@@ -109,12 +109,12 @@ def context(
     """Return the assembled context of an answer, and a warning if memories could not be decrypted. `selected` is None
     without a selection of categories."""
     run, positions, memories = answer.run, answer.permitted.positions, answer.memories
-    unread = 0
+    undecrypted = 0
 
     def readable(slots: list[int]) -> list[MemoryRow]:
-        nonlocal unread
+        nonlocal undecrypted
         found = run.rows(slots)
-        unread += sum(isinstance(row, Redacted) for row in found)
+        undecrypted += sum(isinstance(row, Redacted) for row in found)
         return [row for row in found if redaction.is_readable(row)]
 
     wanted = run.query.filters.categories if selected is None else selected
@@ -141,16 +141,16 @@ def context(
 
     sections = chosen, distinct(first), answer.entities.entries, distinct(ranked())
     assembled = assemble(max_tokens, counter, *sections, stems=run.question.stems)
-    count = len(rule_slots(run.index, positions)) + len(unranked_working_slots(run.index, positions, memories)) - unread
-    count += len(_ranked_items(memories, WORKING)) + len(long_term)
-    counted = {(item.id, item.version) for item in assembled.relevant_items}.union(repeated).difference(further)
+    count = len(rule_slots(run.index, positions)) + len(unranked_working_slots(run.index, positions, memories))
+    count += len(_ranked_items(memories, WORKING)) + len(long_term) - undecrypted
+    included = {(item.id, item.version) for item in assembled.relevant_items}.union(repeated).difference(further)
     assembled.omitted.update(
         _omitted(answer, len(chosen), assembled),
-        relevant_items=Omitted(filters=answer.permitted.excluded_count, budget=count - len(counted)),
+        relevant_items=Omitted(filters=answer.permitted.excluded_count, budget=count - len(included)),
     )
-    if not unread:
+    if not undecrypted:
         return assembled, []
-    detail = f"{unread} rules or working memories could not be opened, and are not in the context"
+    detail = f"{undecrypted} rules or working memories could not be opened, and are not in the context"
     return assembled, [Warn(code="decryption_failed", detail=detail)]
 
 
@@ -172,13 +172,14 @@ def summaries_alone(
 
 
 def _omitted(answer: ComposedAnswer, chosen: int, assembled: Context) -> dict[str, Omitted]:
-    every, entities = answer.summaries.by_category, answer.entities
+    entities = answer.entities
+    left_out = len(entities.entries) - len(assembled.graph_context)
     return {
-        "summaries": Omitted(filters=len(every) - chosen, budget=chosen - len(assembled.summaries)),
-        "relevant_items": Omitted(filters=answer.permitted.excluded_count, budget=0),
-        "graph_context": Omitted(
-            filters=entities.excluded, budget=len(entities.entries) - len(assembled.graph_context)
+        "summaries": Omitted(
+            filters=len(answer.summaries.by_category) - chosen, budget=chosen - len(assembled.summaries)
         ),
+        "relevant_items": Omitted(filters=answer.permitted.excluded_count, budget=0),
+        "graph_context": Omitted(filters=entities.excluded, budget=left_out),
     }
 
 
@@ -196,20 +197,20 @@ def assemble(
     budget has room. The items of `first` precede the ranked ones. `stems` are the question's."""
     budget = Budget(max_tokens, counter)
     chosen = {category: text for category, text in summaries.items() if budget.spend(text, summaries_end)}
-    before, items = _Selection(budget, first), _Selection(budget, ranked, stems)
-    before.fill(ITEMS_END)
-    before.retry(GRAPH_END)  # no ranked memory takes the place of a rule
+    priority, items = _Selection(budget, first), _Selection(budget, ranked, stems)
+    priority.fill(ITEMS_END)
+    priority.retry(GRAPH_END)  # no ranked memory takes the place of a rule
     items.fill(PASSAGES_END, MISFITS_MAX, ITEMS_END)
     items.complete(ITEMS_END)
     items.fill(ITEMS_END, MISFITS_MAX)
     entities = [entity for entity in graph if budget.spend(orjson.dumps(entity).decode(), GRAPH_END)]
     items.complete(GRAPH_END)
-    before.fill(GRAPH_END)
+    priority.fill(GRAPH_END)
     items.fill(GRAPH_END, MISFITS_MAX)
     items.widen(GRAPH_END)
     return Context(
         summaries=chosen,
-        relevant_items=[*before.chosen(), *items.chosen()],
+        relevant_items=[*priority.chosen(), *items.chosen()],
         graph_context=entities,
         token_count=budget.spent,
         counted_by=counter.counted_by,
@@ -234,9 +235,9 @@ class _Selection:
         end = end or open_end
         self.retry(end)
         in_series = 0
-        while (
-            self._budget.is_open(open_end) and in_series < most_misfits and (one := next(self._items, None)) is not None
-        ):
+        while self._budget.has_room(open_end) and in_series < most_misfits:
+            if (one := next(self._items, None)) is None:
+                return
             in_series = 0 if self._take(*one, end) else in_series + 1
 
     def retry(self, end: float) -> None:
@@ -256,7 +257,7 @@ class _Selection:
             if not self._budget.spend(_line(found), end):  # without a summary, it has no tokens
                 cut = self._cut(item) if is_best else None
                 if cut is None or not self._budget.spend(_line(cut), end):
-                    if end < GRAPH_END:  # the room of the whole budget only shrinks
+                    if end < GRAPH_END:  # later steps have no more room
                         self._misfits.append((number, item))
                     return False
                 found = cut
@@ -266,7 +267,7 @@ class _Selection:
         return True
 
     def complete(self, end: float) -> None:
-        """Replace passages by their whole texts, the first ones first, where they fit."""
+        """Replace passages by their whole texts where they fit, in order."""
         for number, item in [*self._long.items()]:
             if self._budget.replace(_line(self._chosen[number]), _line(item), end):
                 self._chosen[number] = self._long.pop(number).model_copy(update={"excerpt": None})
@@ -274,7 +275,7 @@ class _Selection:
     def widen(self, end: float) -> None:
         """Extend each chosen passage by the passages after it, then by those before it, while they fit."""
         for number, item in self._long.items():
-            if not self._budget.is_open(end, MIN_WIDENED_TOKENS):
+            if not self._budget.has_room(end, MIN_WIDENED_TOKENS):
                 return
             shown = cast("Span", self._chosen[number].excerpt)
             text, start, stop = item.content, shown["start"], shown["end"]
@@ -412,18 +413,18 @@ def _item(
     excerpt: Span | None = None,
     until: str | None = None,
 ) -> ContextItem:
-    given = {field: getattr(memory, field) for field in _SAME_FIELDS} | ({} if until is None else {"until": until})
+    given = {field: getattr(memory, field) for field in _MEMORY_FIELDS} | ({} if until is None else {"until": until})
     return ContextItem(**given, score=score, created_at=created_at, excerpt=excerpt)
 
 
 def summaries(
-    latest: Mapping[str, str], wanted: Sequence[str] | None, ranked: Sequence[RecalledMemory]
+    by_category: Mapping[str, str], wanted: Sequence[str] | None, ranked: Sequence[RecalledMemory]
 ) -> dict[str, str]:
     """Return the summaries of the wanted categories, in their order. If `wanted` is None, return all: first the
     categories of the ranked memories, then the others by name."""
     if wanted is None:
-        wanted = [*(memory.category for memory in ranked if memory.category is not None), *sorted(latest)]
-    return {category: latest[category] for category in dict.fromkeys(wanted) if category in latest}
+        wanted = [*(memory.category for memory in ranked if memory.category is not None), *sorted(by_category)]
+    return {category: by_category[category] for category in dict.fromkeys(wanted) if category in by_category}
 
 
 def excerpts(
@@ -436,20 +437,20 @@ def excerpts(
     slots, parts = index.conversation.slots[positions], index.words.parts()
     counts = parts.counts(slots)
     numbers = ranges(parts.firsts[slots], counts)
-    coverage_of = np.zeros(len(numbers))  # the sum of the idf of the question's words in each part
+    coverages = np.zeros(len(numbers))  # the sum of the idf of the question's words in each part
     for stem in dict.fromkeys(question.stems_without_names):
         occurrences = index.words.part_occurrences(stem)
         if len(occurrences):
             at = np.minimum(occurrences.searchsorted(numbers), len(occurrences) - 1)
             weight = idf(index.stem_occurrences[stem].memory_count, index.conversation.size)
-            coverage_of += weight * (occurrences[at] == numbers)
+            coverages += weight * (occurrences[at] == numbers)
     ends = counts.cumsum()
     for number in np.flatnonzero(counts > 1).tolist():
-        row, coverage = rows[number], coverage_of[ends[number] - counts[number] : ends[number]]
+        row, coverage = rows[number], coverages[ends[number] - counts[number] : ends[number]]
         if redaction.is_readable(row):
-            close = np.zeros(0) if vector is None else index.vectors.cosines_of(vector, int(slots[number]))
-            close = close if len(close) == len(coverage) else np.zeros(len(coverage))
-            best = np.lexsort((np.arange(len(coverage)), -close, -coverage))[0]
+            cosines = np.zeros(0) if vector is None else index.vectors.cosines_of(vector, int(slots[number]))
+            cosines = cosines if len(cosines) == len(coverage) else np.zeros(len(coverage))
+            best = np.lexsort((np.arange(len(coverage)), -cosines, -coverage))[0]
             passage = passages(row.content[:READ_CHARACTERS])[best]
             found[number] = Span(start=passage.start, end=passage.end)
     return found
