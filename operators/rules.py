@@ -35,7 +35,7 @@ class Rules:
     # Topics that a query may name in `reply_to`, with their partition counts; None to ignore the field.
     reply_topics: Mapping[str, int] | None = None
     input_ends: bool = True  # the input is a log that ends, such as a file
-    decisions: ControlHistory = dataclasses.field(default_factory=ControlHistory)  # the control events in force
+    decisions: ControlHistory = dataclasses.field(default_factory=ControlHistory)  # all control events
     similarity: Similarity = dataclasses.field(default_factory=Similarity)
     graph_writer: MakeWriter = GraphWriter  # writes the graph
     graph_enabled: bool = True  # queries may use the graph

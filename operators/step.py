@@ -190,21 +190,21 @@ class StateStep:
                 self._queue.hold(item, first=True)
                 return answered
 
-    def begin_sync(self, mark: Barrier) -> OutputBarrier:
+    def begin_sync(self, barrier: Barrier) -> OutputBarrier:
         """Start the sync of all applied records at a barrier, and return the partition's progress. At the last barrier,
         only one earlier barrier may still wait for the disk or for deliveries; at other barriers, none may."""
         partition = self._partition
         partition.commit()
         # After the last barrier, `close` waits for the disk.
-        is_synced = partition.sync_check() if mark.last else self._directory.begin_sync(partition)
-        if mark.progress is not None:
-            partition.stage_progress(mark.progress)  # older progress only causes more records to be read again
+        is_synced = partition.sync_check() if barrier.last else self._directory.begin_sync(partition)
+        if barrier.progress is not None:
+            partition.stage_progress(barrier.progress)  # older progress only causes more records to be read again
         self._forget_delivered()
         found: dict[str, list[int]] = defaultdict(list)
         for item in [*self._unapplied(), *self._queries.waiting()]:
             found[item.record.position.source].append(item.record.position.offset)
         open_offsets = {source: tuple(sorted(offsets)) for source, offsets in found.items()}
-        return OutputBarrier(partition.number, mark.number, open_offsets, mark.last, is_synced)
+        return OutputBarrier(partition.number, barrier.number, open_offsets, barrier.last, is_synced)
 
     def close(self) -> None:
         """Close the state partition, so that another process may open it. Unfinished records are read again there."""

@@ -137,8 +137,8 @@ class MemoryWrites:
         return [] if record.silent else outputs
 
     def _forwarded(self, write: Write) -> Values:
-        """Return the mark that a forwarded record's original is applied; empty for other records. A producer may set a
-        false position in the header. The key contains the owner, so this cannot exclude records of other owners."""
+        """Return the record that marks a forwarded original as applied; empty for other records. A producer may set a
+        false position in the header. The key contains the owner, so other owners' records are never excluded."""
         if (original := write.record.moved_from) is None:
             return {}
         keyring = self._partition.keyring

@@ -12,7 +12,7 @@ _SHARE = 64  # a value that takes more than 1/64 of the budget is not cached
 
 class BoundedCache(dict[K, V]):
     """Results of a function: `cache[argument]` returns `compute(argument)`. A full cache is emptied, because a plain
-    dict has the fastest lookup, and the record of an eviction order would slow down each one."""
+    dict has the fastest lookup, and keeping an eviction order would slow down each lookup."""
 
     def __init__(self, compute: Callable[[K], V], budget_bytes: int, share: int = _SHARE) -> None:
         self._compute = compute

@@ -6,7 +6,7 @@
     ├── UsageError           a command or a setting is wrong: correct the call (exit code 2)
     │   ├── LogChanged           a replayed log begins with other events than in an earlier replay
     │   └── MasterKeyError       the master key is missing, wrong, or its service fails: provide the right one
-    ├── SourceError          a log cannot be read further: removed records, missing topic or right, changed file
+    ├── SourceError          a log cannot be read further: removed records, missing topic, no access, changed file
     │   ├── DeploymentLost       another process joined under our instance id: let one of them run
     │   ├── MembershipLost       another process may own our partitions: the flow restarts with a new assignment
     │   └── RegistryUnavailable  the schema registry does not answer: reading waits for it

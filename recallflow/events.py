@@ -405,7 +405,7 @@ class EnrichmentRequest(Event):
     """Request about one memory, one ended episode, or one category.
 
     `source` is the position of the event that caused the request. `memories` are its subject: the memory, or all of
-    the episode or category. `similar`, `recent` and `entities` are close or new other data. `text` is to be embedded.
+    the episode or category. `similar` and `recent` are other memories. `entities` are known. `text` is to be embedded.
     """
 
     type: Literal["enrichment.request"]
@@ -430,7 +430,7 @@ class TaskFailure(Model):
 
 
 class EnrichmentResult(Event):
-    """Outcome of the request at position `request`: events in order, failures, model claims refused by reason, cost."""
+    """Outcome of the request at position `request`: events in order, failures, numbers of refused claims, cost."""
 
     type: Literal["enrichment.result"]
     request: Name

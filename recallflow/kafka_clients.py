@@ -192,7 +192,7 @@ class ProducerAndReader:
 
     @property
     def reply_to(self) -> ReplyTo | None:
-        """Return the address to request answers at; None for the response topic. Call it once `ready` is done."""
+        """Return the reply address of queries; None for the response topic. Call it once `ready` is done."""
         topic, single, _ = self._inboxes[0]
         return ReplyTo(topic=topic, partition=self._chosen[topic]) if single else None
 

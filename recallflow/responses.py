@@ -304,7 +304,7 @@ class MemoryUsage(Model):
 
 
 class MemoryVersion(Truncatable):
-    """One version of a memory, counted from 0. Times are RFC 3339 in UTC. `usage` is set if one memory was asked."""
+    """One version of a memory, counted from 0. Times are RFC 3339 in UTC. Only the call `get` sets `usage`."""
 
     id: str
     version: int

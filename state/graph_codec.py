@@ -167,7 +167,7 @@ class EdgeRow(NamedTuple):
     number: int  # its number among the owner's edges, in order of creation
     given: GivenEdge | None = None
     statements: tuple[Statement, ...] = ()
-    archived: bool | None = None  # set by `graph.archive`, and overrides the other marks; None without such an event
+    archived: bool | None = None  # set by `graph.archive`; overrides `archived` of `given` and `statements`
     added_ms: int = EPOCH_MS_MIN  # the ingestion time of the edge
 
     @classmethod

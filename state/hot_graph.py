@@ -45,7 +45,7 @@ def _hyperplanes(dimension: int) -> tuple[Matrix, Any]:
 
 
 def sketches(vectors: Sequence[Matrix]) -> list[bytes]:
-    """Return the sketch of each vector, (dimension,). The rounding of a batched product would depend on the batch."""
+    """Return the sketch of each (dimension,) vector. The rounding of a batched product would depend on the batch."""
     products = np.empty((len(vectors), BITS), np.float32)
     for vector, row in zip(vectors, products, strict=True):
         vector = np.ascontiguousarray(vector, np.float32)

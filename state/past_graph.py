@@ -1,6 +1,6 @@
 """One owner's memory graph at an earlier time, with the links, edges and archive marks of that time.
 
-An index of that time has the versions of memories, and the episodes. A link exists if the version of the memory created
+An index of that time has the versions of memories, and the episodes. A link exists if the version in the index created
 it. A statement of an edge counts if it was ingested at that time and not yet replaced, or if it was replaced by an edit
 after the version in the index. Replaced and deleted statements are in tables of their own (`operators/graph/past.py`).
 Names and descriptions of nodes are the current ones. Deleted memories have no history."""

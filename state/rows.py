@@ -255,7 +255,7 @@ class EpisodeSummaryRow(NamedTuple):
 
 
 class Derivatives(NamedTuple):
-    """What was derived from a memory."""
+    """The memories and summaries that were derived from a memory."""
 
     memories: list[int]  # by `seq`
     summaries: list[tuple[str, int]]  # by category and change
@@ -267,7 +267,7 @@ class Derivatives(NamedTuple):
         return cls(memories, [(category, change) for category, change in summaries], ended)
 
     def without(self, seq: int) -> "Derivatives":
-        """Return them without a derived memory."""
+        """Return the derivatives without one derived memory."""
         memories, ended = ([one for one in found if one != seq] for found in (self.memories, self.ended))
         return self._replace(memories=memories, ended=ended)
 

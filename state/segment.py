@@ -63,7 +63,7 @@ class Words(NamedTuple):
 class Rows(NamedTuple):
     """Vectors of a range of memories, one byte per number."""
 
-    places: Array  # position of each row's memory in the range, ascending
+    positions: Array  # position of each row's memory in the range, ascending
     codes: Codes  # (rows, dimension) bytes, `masked`
     units: Array  # the unit of each row
 
@@ -90,7 +90,7 @@ class Segment(NamedTuple):
     def encode(self, model: str) -> bytes:
         facts = [_narrow(column[:1] if (column == column[:1]).all() else column) for column in self.facts.values()]
         rows, labels = self.rows, [np.frombuffer(packed, np.uint8) for packed in (self.tags, self.metadata)]
-        narrow = map(_narrow, (self.id_ends, *self.words[1:], rows.places))
+        narrow = map(_narrow, (self.id_ends, *self.words[1:], rows.positions))
         arrays = [*facts, self.words.stems, self.ids, *labels, *narrow, rows.codes.ravel(), rows.units]
         kinds = [(array.dtype.str, len(array)) for array in arrays]
         sizes = rows.codes.shape[1], self.end, self.size, self.token_dimension
@@ -118,8 +118,8 @@ class Segment(NamedTuple):
             arrays.append(np.frombuffer(data, dtype, count, start))
             start += _padded(arrays[-1].nbytes)
         facts = dict(zip(COLUMNS, arrays, strict=False))
-        stems, ids, tags, metadata, id_ends, *of_words, places, codes, units = arrays[len(COLUMNS) :]
-        words, rows = Words(stems, *of_words), Rows(places, codes.reshape(-1, dimension), units)
+        stems, ids, tags, metadata, id_ends, *of_words, positions, codes, units = arrays[len(COLUMNS) :]
+        words, rows = Words(stems, *of_words), Rows(positions, codes.reshape(-1, dimension), units)
         labels = tags.tobytes(), metadata.tobytes()
         return cls(end, size, facts, names, ids, id_ends, *labels, words, rows, token_dimension)
 

@@ -62,9 +62,9 @@ class VectorIndex:
         self._units.extend(units[:, 0])
 
     def append(self, rows: Rows, first: int) -> None:
-        """Append packed rows after all others. Their places are relative to the slot `first`."""
+        """Append packed rows after all others. Their positions are relative to the slot `first`."""
         masked(rows.codes, out=self._flat.extend_unwritten(rows.codes.size).reshape(rows.codes.shape))
-        self._extend(rows.places.astype(np.int64) + first)
+        self._extend(rows.positions.astype(np.int64) + first)
         self._units.extend(rows.units)
 
     def _extend(self, slots: Ints) -> None:

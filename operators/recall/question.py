@@ -90,7 +90,7 @@ def find_participants(text: str, participants: Iterable[str], table: Table) -> d
         first_names[first.lower()] = first_names.get(first.lower(), 0) + 1
     found: dict[str, tuple[int, str]] = {}
     lowered = text.lower()
-    # Most languages inflect names (Анна, Анне): the capitalised words by stem.
+    # Most languages inflect names (Анна, Анне), so capitalised words are compared by their stems.
     capitalised = () if table is ENGLISH else (word for word in _WORD.findall(text) if word[0].isupper())
     by_stem = {name_stem(word, table): word for word in capitalised}
     # Longest first, and matches are blanked out: "Ann Smith" does not also mention Ann.

@@ -272,8 +272,8 @@ def min_probability(memories: int, *, one_person: bool) -> float:
 
 
 def find_replacements(ranks: Sequence[int], likely: Column) -> dict[int, Replacement]:
-    """Return by rank the memory that most probably updates it, if the probability suffices. `likely` are the
-    probabilities for these ranks, as of `probabilities`."""
+    """Return, by the rank of a memory, the memory that most probably updates it, if the probability suffices.
+    `likely` are the probabilities for these ranks, as `probabilities` returns them."""
     by, probability = likely.argmax(axis=1).tolist(), likely.max(axis=1).tolist()
     return {
         rank: Replacement(ranks[by[at]], probability[at]) for at, rank in enumerate(ranks) if probability[at] >= UPDATED

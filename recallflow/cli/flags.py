@@ -194,7 +194,7 @@ def check_no_control(options: argparse.Namespace) -> None:
 
 
 def add_tenant(parser: argparse.ArgumentParser, help_text: str | None = None) -> None:
-    """Add the tenant of a decision, and the options for the place of decisions: control topic or file."""
+    """Add the tenant of a decision, and the options for their destination: control topic or file."""
     parser.add_argument("tenant", metavar="TENANT", help=help_text)
     add_kafka(parser, "topics.control")
     add_control(parser)

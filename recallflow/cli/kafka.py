@@ -75,7 +75,7 @@ def run_until_renewed(kafka: "KafkaOptions", run: "Callable[[], None]") -> None:
         checked = latest = versions()
         while not stopping.wait(RENEWAL_S):
             before, latest = latest, versions()
-            if latest == checked or latest != before:  # two equal ones: certificate and key are not written at once
+            if latest == checked or latest != before:  # unchanged, or a renewal is still writing
                 continue
             try:
                 replace(kafka)  # librdkafka loads and compares them

@@ -37,7 +37,7 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, options: KafkaOptions, topic: str) -> "Target":
-        """Read the sizes of a topic. Raise SourceError where Kafka is unreachable, refuses us, or lacks the topic."""
+        """Read the sizes of a topic. Raise SourceError if Kafka is unreachable, refuses us, or lacks the topic."""
         topic_id = first_descriptions(options, [topic])[topic].id
         with TopicReader(options) as reader:
             spans = [*reader.spans([topic]).values()]
@@ -127,8 +127,8 @@ def publish(
         publisher.flush()
         progress.save(events_before + sent + refused, sent_before + sent)
         rate = meter.rate()
-    where = f" sent to {topic}"
+    destination = f" sent to {topic}"
     if progress.emptied:
-        where += ", from the beginning, because the topic lost the records of an earlier run"
+        destination += ", from the beginning, because the topic lost the records of an earlier run"
     skipped, rejects = job.scope.skipped, job.rejects.path
-    return ReplayResult(job.label, sent, refused, events_before, skipped, rate, rejects, where)
+    return ReplayResult(job.label, sent, refused, events_before, skipped, rate, rejects, destination)

@@ -27,7 +27,7 @@ TIMEOUT_S = 10.0  # limit of the wait for Kafka's acknowledgement
 LISTED = {"categories": ("name", "description"), "owners": ("owner", "workspace"), "quota": ("name", "limit")}
 _QUOTA_NAMES = "\n".join(f"{name}: {text}" for name, text in QUOTAS.items())
 API_KEY = "api_key"
-# Restriction of a key → its flag and value name. Without the flag, the key is valid for all of the tenant's.
+# Restriction of a key → its flag and value name. Without the flag, the key has no such restriction.
 KEY_SCOPES = {"projects": ("--project", "PROJECT"), "environments": ("--environment", "NAME"),
               "end_users": ("--end-user", "USER")}  # fmt: skip
 

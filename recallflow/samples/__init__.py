@@ -1,8 +1,8 @@
 """Sample conversations, and questions about them, for `recallflow demo`.
 
-`conversations.jsonl` holds memory events in time order: a person with her assistant (`maya`), a group chat (`team-
-atlas`) and two friends (`theo`), all of tenant `demo`. `questions.jsonl` holds recall queries with two more fields:
-`_note` explains the query, `_expect` lists the ids of the memories that would answer it."""
+`conversations.jsonl` holds memory events in time order: a person with her assistant (`maya`), a group chat
+(`team-atlas`) and two friends (`theo`), all of tenant `demo`. `questions.jsonl` holds recall queries with two more
+fields: `_note` explains the query, `_expect` lists the ids of the memories that would answer it."""
 
 from pathlib import Path
 from typing import Any, NamedTuple, cast
