@@ -168,7 +168,7 @@ def _run(options: argparse.Namespace) -> int:
     state_dir = Path(getattr(options, "state_dir", None) or ".")
     is_new = not state_dir.exists()
     try:
-        code: int = options.run(options)
+        code: int = options.run(options) or 0
         if sys.stdout is not None:
             sys.stdout.flush()  # here, so that a full disk is handled like any other failure
     except KeyboardInterrupt:

@@ -80,7 +80,7 @@ def add_demo(commands: Commands) -> None:
     add_kafka(parser)
 
 
-def run_demo(options: argparse.Namespace) -> int:
+def run_demo(options: argparse.Namespace) -> None:
     """Ten questions about bundled conversations, answered with reasons.
     The conversations are of a person with her assistant, a team, and two friends. Needs no Kafka and no network, and
     leaves no files.
@@ -97,13 +97,13 @@ def run_demo(options: argparse.Namespace) -> int:
             engine.send(event)
         if options.interactive:
             _converse(engine)
-            return 0
+            return
         questions = sample_questions()
         answers = [_ask_engine(engine, question.query) for question in questions]
     if options.json:
         for answer in answers:
             json_line(answer)
-        return 0
+        return
     chats, seconds = len({event.user_id for event in events}), time.perf_counter() - began_s
     stored = f"{len(events)} events of {chats} chats"
     print(paragraph(f"{stored} remembered, {len(questions)} questions answered, in {seconds:.1f} s with start-up."))
@@ -114,7 +114,6 @@ def run_demo(options: argparse.Namespace) -> int:
     heading("Your own memory")
     print('  recallflow remember "I moved to Porto" --state-dir memory --create')
     print('  recallflow ask "Where do I live?" --state-dir memory')
-    return 0
 
 
 def _ask_engine(engine: "Memory | RecallClient", query: dict[str, Any]) -> dict[str, Any]:

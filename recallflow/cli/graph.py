@@ -107,10 +107,11 @@ def add_graph(commands: Commands) -> None:
         add_control(action)
 
 
-def run_graph_decision(options: argparse.Namespace) -> int:
+def run_graph_decision(options: argparse.Namespace) -> None:
     if options.action == "rollout":
-        return decide(options, options.mode, "graph.rollout", {"mode": options.mode})
-    return decide(options, options.state, "gate.verdict", {"blocked": GATES[options.state]})
+        decide(options, options.mode, "graph.rollout", {"mode": options.mode})
+    else:
+        decide(options, options.state, "gate.verdict", {"blocked": GATES[options.state]})
 
 
 def run_graph_status(options: argparse.Namespace) -> int:

@@ -230,7 +230,7 @@ def add_memory(commands: Commands) -> None:
     add_engine(ask, *QUERIES)
 
 
-def run_remember(options: argparse.Namespace) -> int:
+def run_remember(options: argparse.Namespace) -> None:
     """Store one memory.
     Prints its id once it is applied. Later questions find it.
     $ recallflow remember "I moved from Leeds to Porto" --state-dir memory --create
@@ -243,11 +243,10 @@ def run_remember(options: argparse.Namespace) -> int:
         receipt = engine.send("memory", fields)
     if options.json:
         json_line(receipt.model_dump(exclude_unset=True))
-        return 0
+        return
     console().print(Text.assemble((receipt.outcome, "green"), f": {one_line(receipt.memory_id or '')}"), soft_wrap=True)
     if receipt.code is not None:
         print_warnings(console(), [{"code": receipt.code, "detail": receipt.detail or ""}])
-    return 0
 
 
 def run_ask(options: argparse.Namespace) -> int:
@@ -331,7 +330,7 @@ def _add_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="maximum number (default: 20)")
 
 
-def run_list(options: argparse.Namespace) -> int:
+def run_list(options: argparse.Namespace) -> None:
     """List a user's memories, newest first.
     $ recallflow list --state-dir memory
     $ recallflow list --json --bootstrap-servers localhost:9092"""
@@ -346,13 +345,12 @@ def run_list(options: argparse.Namespace) -> int:
             print_warnings(console(), response["warnings"])
             print_memories(console(), page["memories"])
     if options.json:
-        return 0
+        return
     if listed == 0:
         is_filtered = any(getattr(options, name) for name in (*_FILTERS.values(), "as_of"))
         print("no matching memories" if is_filtered else no_memories_message(options))
     elif listed < total and console().is_terminal:
         note(f"{listed:,} of {total:,} memories; --all lists all")
-    return 0
 
 
 def _pages(engine: CommandEngine, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -371,7 +369,7 @@ def _pages(engine: CommandEngine, options: argparse.Namespace) -> Iterator[dict[
             return
 
 
-def run_show(options: argparse.Namespace) -> int:
+def run_show(options: argparse.Namespace) -> None:
     """Show one memory: text, fields, versions, edges, usage.
     $ recallflow show home --state-dir memory"""
     fields = {"memory_id": options.id}
@@ -383,10 +381,9 @@ def run_show(options: argparse.Namespace) -> int:
     else:
         print_warnings(console(), history["warnings"])
         print_memory(console(), history, memory["usage"])
-    return 0
 
 
-def run_episodes(options: argparse.Namespace) -> int:
+def run_episodes(options: argparse.Namespace) -> None:
     """List a user's conversations, newest first.
     $ recallflow episodes --limit 5 --state-dir memory"""
     session = {} if options.session_id is None else {"session_id": options.session_id}
@@ -398,7 +395,6 @@ def run_episodes(options: argparse.Namespace) -> int:
         print_episodes(console(), response["episodes"])
     else:
         print(no_memories_message(options) if options.session_id is None else "no episode of this session")
-    return 0
 
 
 def run_forget(options: argparse.Namespace) -> int:

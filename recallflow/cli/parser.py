@@ -26,7 +26,7 @@ SYNONYMS = {
 _SURROGATE = re.compile("[\ud800-\udfff]")
 WIDTH_MAX = 120  # columns of help; longer lines would be hard to read
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-Handler = Callable[[argparse.Namespace], int]
+Handler = Callable[[argparse.Namespace], int | None]  # returns the exit code; None is 0
 
 
 class HelpFormatter(RichHelpFormatter):

@@ -123,7 +123,7 @@ def add_export(commands: Commands) -> None:
     flags.add_kafka(parser, *flags.STATE, "topics.responses")
 
 
-def run_export(options: argparse.Namespace) -> int:
+def run_export(options: argparse.Namespace) -> None:
     """Export all data of a person, or memories, or answers.
     All data are every version of every memory, the graph, usage, episodes, pending work. Exit code 1 for an unknown
     user. With --memories: the memories of all users, of a tenant or of a user, as events for replay. With --answers:
@@ -141,14 +141,14 @@ def run_export(options: argparse.Namespace) -> int:
 
         topic = chosen.topics.responses
         note(f"{write(answers(chosen.kafka, topic), ANSWERS, form, options.out):,} answers of {topic}")
-        return 0
+        return
     from recallflow.flows.export import export, memory_events
 
     if options.memories:
         with flags.open_state(chosen) as directory:
             events = memory_events(directory, options.tenant, options.user, frozenset(options.environments))
             note(f"{write(events, MEMORIES, form, options.out):,} events of memories")
-        return 0
+        return
     if options.user is None:
         raise UsageError("give TENANT and USER, or --memories, or --answers")
     if form != "jsonl":
@@ -158,7 +158,6 @@ def run_export(options: argparse.Namespace) -> int:
         if (first := next(records, None)) is None:
             raise RecallflowError(f"user {options.user} of tenant {options.tenant} has no data here")
         write(chain([first], records), {}, "jsonl", options.out)
-    return 0
 
 
 def add_erase(commands: Commands) -> None:

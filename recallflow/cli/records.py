@@ -116,7 +116,7 @@ def add_tail(commands: Commands) -> None:
     add_kafka(parser, *(f"topics.{name}" for name in FOLLOWED))
 
 
-def run_tail(options: argparse.Namespace) -> int:
+def run_tail(options: argparse.Namespace) -> None:
     """Print records of the topics as they arrive.
     Memory events and queries are input; responses, receipts and dead letters are output. Ctrl-C ends it.
     $ recallflow tail --from beginning --count 2 --bootstrap-servers localhost:9092"""
@@ -133,7 +133,6 @@ def run_tail(options: argparse.Namespace) -> int:
                 json_line(record_of(message))
             else:
                 console().print(line_of(message, names[message.topic()]), no_wrap=True, overflow="ellipsis")
-    return 0
 
 
 def _messages(reader: "TopicReader", topics: Sequence[str], options: argparse.Namespace) -> Iterator[Any]:
@@ -172,7 +171,7 @@ def _time(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from None
 
 
-def run_dlq_list(options: argparse.Namespace) -> int:
+def run_dlq_list(options: argparse.Namespace) -> None:
     """List refused records and the reasons.
     $ recallflow dlq list --bootstrap-servers localhost:9092
     $ recallflow dlq list --code invalid_event --json --bootstrap-servers localhost:9092"""
@@ -199,7 +198,6 @@ def run_dlq_list(options: argparse.Namespace) -> int:
                 print(paragraph(f"({missing})", "    "))
     if not options.json:
         print(f"{count} dead letters")
-    return 0
 
 
 def run_dlq_replay(options: argparse.Namespace) -> int:

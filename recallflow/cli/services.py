@@ -104,7 +104,7 @@ def add_schema(commands: Commands) -> None:
     parser.add_argument("name", nargs="?", choices=[*SCHEMAS, *DOCUMENTS], metavar="NAME", help=text)
 
 
-def run_schema(options: argparse.Namespace) -> int:
+def run_schema(options: argparse.Namespace) -> None:
     """Print the JSON Schemas, or the AsyncAPI or OpenAPI document.
     JSON Schemas are of all records or of one. AsyncAPI 3 describes all topics, OpenAPI 3.1 the HTTP gateway.
     $ recallflow schema query-event
@@ -121,7 +121,6 @@ def run_schema(options: argparse.Namespace) -> int:
     document = build()
     chosen = document[options.name] if options.name in SCHEMAS else document
     print(orjson.dumps(chosen, option=orjson.OPT_INDENT_2).decode())
-    return 0
 
 
 SHELLS = {
@@ -150,11 +149,10 @@ def complete(parser: argparse.ArgumentParser) -> None:
     argcomplete.autocomplete(parser, always_complete_options="long")
 
 
-def run_completion(options: argparse.Namespace) -> int:
+def run_completion(options: argparse.Namespace) -> None:
     from argcomplete.shell_integration import shellcode
 
     print(shellcode(["recallflow"], shell=options.shell))
-    return 0
 
 
 STDIN_TOPIC = "stdin"
@@ -168,7 +166,7 @@ def add_pipe(commands: Commands) -> None:
     flags.add_create(parser)
 
 
-def run_pipe(options: argparse.Namespace) -> int:
+def run_pipe(options: argparse.Namespace) -> None:
     """Read events from stdin, write responses to stdout.
     Applies one event per stdin line, strictly in order. Each query line gives exactly one response line on stdout, in
     query order; refused lines go to stderr as JSON {line, error}.
@@ -204,7 +202,6 @@ def run_pipe(options: argparse.Namespace) -> int:
                     sys.stdout.buffer.flush()
 
         run_lines(embedded, STDIN_TOPIC, open_feed, deliver, is_replayable=False)
-    return 0
 
 
 def _stdin() -> io.BufferedIOBase:

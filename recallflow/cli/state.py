@@ -40,7 +40,7 @@ def add_state(commands: Commands) -> None:
         add_settings(action, *STATE)
 
 
-def run_info(options: argparse.Namespace) -> int:
+def run_info(options: argparse.Namespace) -> None:
     """Print settings, counts and positions.
     $ recallflow state info --state-dir memory
     $ recallflow state info --json --state-dir memory"""
@@ -48,16 +48,15 @@ def run_info(options: argparse.Namespace) -> int:
         fields = _info(directory)
     if options.json:
         json_line(fields)
-        return 0
+        return
     for name, value in fields.items():
         label = "applied, up to offset" if name == "applied" else name.replace("_", " ")  # offsets count from 0
         print(f"{label:<20} {value if not isinstance(value, dict) else ''}".rstrip())
         for source, offset in value.items() if isinstance(value, dict) else ():
             print(f"  {source:<40} {offset}")
-    return 0
 
 
-def run_hash(options: argparse.Namespace) -> int:
+def run_hash(options: argparse.Namespace) -> None:
     """Print a hash that is equal for equal logs.
     It is of one state directory, or of all directories of a deployment, however these distribute state partitions.
     $ recallflow state hash --state-dir memory
@@ -78,7 +77,6 @@ def run_hash(options: argparse.Namespace) -> int:
         print(result.hash)
     for name, (newest, *others) in several.items():
         note(f"{name} is in {newest} and {', '.join(others)}: the first has applied at least as much, and is used")
-    return 0
 
 
 def _info(directory: "StateDirectory") -> dict[str, Any]:
@@ -121,7 +119,7 @@ def _print_problems(
     return 1 if problems else 0
 
 
-def run_checkpoint(options: argparse.Namespace) -> int:
+def run_checkpoint(options: argparse.Namespace) -> None:
     """Copy the directory as a checkpoint.
     Files are hard links where possible.
     $ recallflow state checkpoint backup --state-dir engine"""
@@ -130,10 +128,9 @@ def run_checkpoint(options: argparse.Namespace) -> int:
     state_dir, encryption = _directory(options)
     checkpoint(state_dir, options.target, encryption)
     print(f"{options.target}: checkpoint of {state_dir}")
-    return 0
 
 
-def run_restore(options: argparse.Namespace) -> int:
+def run_restore(options: argparse.Namespace) -> None:
     """Create a state directory from a checkpoint.
     $ recallflow state restore checkpoint --state-dir restored"""
     from recallflow.state.checkpoint import restore
@@ -141,7 +138,6 @@ def run_restore(options: argparse.Namespace) -> int:
     state_dir, encryption = _directory(options)
     restore(options.checkpoint, state_dir, encryption)
     print(f"{state_dir}: restored. recallflow run continues from there; recallflow state verify checks all data")
-    return 0
 
 
 def _directory(options: argparse.Namespace) -> "tuple[Path, AtRest]":
@@ -165,17 +161,17 @@ def add_moves(actions: Commands) -> None:
         add_settings(action, *ENCRYPTION)
 
 
-def run_move(options: argparse.Namespace) -> int:
+def run_move(options: argparse.Namespace) -> None:
     """Move state partitions to another directory.
     An interrupted move continues when the command is repeated.
     $ recallflow state move --partitions 4-7 memory other --create"""
     from recallflow.state.moving import move
 
     numbers = _numbers("--partitions", options.partitions)
-    return _print_move(move(options.source, options.target, numbers, at_rest(config(options)), create=options.create))
+    _print_move(move(options.source, options.target, numbers, at_rest(config(options)), create=options.create))
 
 
-def run_split(options: argparse.Namespace) -> int:
+def run_split(options: argparse.Namespace) -> None:
     """Split a state directory into several.
     Moves state partitions to the others, which are created if they do not exist.
     $ recallflow state split memory --into left:0-7 right:8-15"""
@@ -187,10 +183,10 @@ def run_split(options: argparse.Namespace) -> int:
         if not colon or not path:
             raise UsageError(f"--into {text}: give a directory, a colon and state partitions, such as left:0-7")
         numbers_of.setdefault(Path(path), []).extend(_numbers(f"--into {path}:", numbers))
-    return _print_move(split(options.source, numbers_of, at_rest(config(options))))
+    _print_move(split(options.source, numbers_of, at_rest(config(options))))
 
 
-def run_merge(options: argparse.Namespace) -> int:
+def run_merge(options: argparse.Namespace) -> None:
     """Merge state directories into one.
     The target is created if it does not exist. Of a partition that several members of a deployment hold, the newest
     copy is moved, and the older ones stay.
@@ -203,7 +199,7 @@ def run_merge(options: argparse.Namespace) -> int:
     moves, older = merge(options.sources, options.into, at_rest(config(options)), progress_of, now_ms=now_ms)
     for number, path, newest in older:
         print(f"{format_partitions([number])}: {path} holds an older copy than {newest}; the older copy stays")
-    return _print_move(moves, [copy.path for copy in older if copy.path != options.into])
+    _print_move(moves, [copy.path for copy in older if copy.path != options.into])
 
 
 def _numbers(flag: str, text: str) -> Collection[int]:
@@ -213,7 +209,7 @@ def _numbers(flag: str, text: str) -> Collection[int]:
         raise UsageError(f"{flag} {error}") from None
 
 
-def _print_move(moves: "Sequence[Move]", older_copies: "Sequence[Path]" = ()) -> int:
+def _print_move(moves: "Sequence[Move]", older_copies: "Sequence[Path]" = ()) -> None:
     """Print the moved partitions, and the directories of the moves and of older copies that are now empty."""
     from recallflow.state.folders import format_partitions, unreleased_numbers
 
@@ -224,10 +220,9 @@ def _print_move(moves: "Sequence[Move]", older_copies: "Sequence[Path]" = ()) ->
     for source in dict.fromkeys([*(move.source for move in moves), *older_copies]):
         if not unreleased_numbers(source):
             note(f"{source} has no state partitions left, and may be removed")
-    return 0
 
 
-def run_rotate_key(options: argparse.Namespace) -> int:
+def run_rotate_key(options: argparse.Namespace) -> None:
     """Change the master key, without encrypting data again.
     Encrypts the directory's secret with a new master key. Give the old one with the usual options. Earlier checkpoints
     still need the old key.
@@ -242,7 +237,6 @@ def run_rotate_key(options: argparse.Namespace) -> int:
         raise UsageError("give the new master key: --to-master-key-file FILE or --to-kms-key ID")
     rewrap(state_dir, at_rest(chosen), master_key)
     print(f"{state_dir}: the master key is now {master_key.name}")
-    return 0
 
 
 CHECKPOINTS_URL = "s3://bucket/prefix, gs://bucket/prefix or file:///folder, with pyarrow's options after a ?"
@@ -257,7 +251,7 @@ def add_checkpoints(commands: Commands) -> None:
         action.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
-def run_checkpoints_list(options: argparse.Namespace) -> int:
+def run_checkpoints_list(options: argparse.Namespace) -> None:
     """List the generations of each state partition, newest first.
     $ recallflow checkpoints list file:checkpoints
     $ recallflow checkpoints list file:checkpoints --json"""
@@ -273,7 +267,6 @@ def run_checkpoints_list(options: argparse.Namespace) -> int:
     else:
         names = ("partition", "offset", "created", "deployment", "bytes", "generation")
         table(names, [[fields[name] for name in names] for fields in generations])
-    return 0
 
 
 def run_checkpoints_verify(options: argparse.Namespace) -> int:

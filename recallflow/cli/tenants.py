@@ -38,10 +38,9 @@ def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> No
         action.add_argument("--why", required=required, metavar="TEXT", help="reason of the decision")
 
 
-def decide(options: argparse.Namespace, value: str, event_type: str, fields: Mapping[str, Any]) -> int:
+def decide(options: argparse.Namespace, value: str, event_type: str, fields: Mapping[str, Any]) -> None:
     """Store a decision, and print the command with its `value`, and where the decision is stored."""
     print(f"{options.command} {options.action} {options.tenant} {value}: {store_decision(options, event_type, fields)}")
-    return 0
 
 
 def store_decision(options: argparse.Namespace, event_type: str, fields: Mapping[str, Any]) -> str:
@@ -113,9 +112,9 @@ def add_decisions(
     return parsers
 
 
-def run_decision(options: argparse.Namespace) -> int:
+def run_decision(options: argparse.Namespace) -> None:
     """Store a decision, whose event type and fields (names of options) are defaults of the command's parser."""
-    return decide(options, options.name, options.event_type, {name: getattr(options, name) for name in options.fields})
+    decide(options, options.name, options.event_type, {name: getattr(options, name) for name in options.fields})
 
 
 def _add_listing(actions: Commands, command: str) -> None:
@@ -127,7 +126,7 @@ def _add_listing(actions: Commands, command: str) -> None:
     parser.set_defaults(run=run_listing)
 
 
-def run_listing(options: argparse.Namespace) -> int:
+def run_listing(options: argparse.Namespace) -> None:
     fields, rows = LISTED[options.command], _rows(options.command, decision_history(options), options.tenant)
     if options.json:
         for row in rows:
@@ -135,7 +134,6 @@ def run_listing(options: argparse.Namespace) -> int:
     else:
         heading = "category" if options.command == "categories" else options.command.removesuffix("s")
         table((heading, fields[1]), rows)
-    return 0
 
 
 def _rows(command: str, history: "ControlHistory", tenant_id: str) -> list[tuple[str, object]]:
@@ -214,7 +212,7 @@ def add_keys(commands: Commands) -> None:
     add_reasons(creating, revoking)
 
 
-def run_key_create(options: argparse.Namespace) -> int:
+def run_key_create(options: argparse.Namespace) -> None:
     """Create an API key, and print it.
     It cannot be printed again: only a hash of the secret is stored, in the control topic or in the file of --control.
     $ recallflow keys create acme --environment prod --bootstrap-servers localhost:9092 > acme.key
@@ -227,10 +225,9 @@ def run_key_create(options: argparse.Namespace) -> int:
     print(key.text(), flush=True)
     # On standard error, so that a pipe gets only the key.
     note(f"key {key.name}: {stored}; it is valid {_validity(options)}, and cannot be shown again")
-    return 0
 
 
-def run_key_revoke(options: argparse.Namespace) -> int:
+def run_key_revoke(options: argparse.Namespace) -> None:
     """Revoke a key permanently.
     $ recallflow keys revoke acme 0123456789abcdef --bootstrap-servers localhost:9092"""
     keys = _keys(decision_history(options), options.tenant)
@@ -239,13 +236,12 @@ def run_key_revoke(options: argparse.Namespace) -> int:
     key, fields = keys[options.name]
     if fields["revoked"] is not None:
         print(f"keys revoke {options.tenant} {options.name}: already revoked at {fields['revoked']}")
-        return 0
-    code = decide(options, options.name, API_KEY, key.revocation())
-    note(f"the key is refused {_validity(options)}")
-    return code
+    else:
+        decide(options, options.name, API_KEY, key.revocation())
+        note(f"the key is refused {_validity(options)}")
 
 
-def run_keys_list(options: argparse.Namespace) -> int:
+def run_keys_list(options: argparse.Namespace) -> None:
     """Print a tenant's keys, without secrets.
     $ recallflow keys list acme --json --bootstrap-servers localhost:9092"""
     keys = _keys(decision_history(options), options.tenant)
@@ -253,7 +249,6 @@ def run_keys_list(options: argparse.Namespace) -> int:
         show(fields, _key_line(fields), as_json=options.json)
     if not keys:
         note(f"tenant {options.tenant} has no keys")
-    return 0
 
 
 def _validity(options: argparse.Namespace) -> str:
