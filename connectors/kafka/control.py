@@ -1,7 +1,7 @@
 """Control table: the decisions of each tenant's operators, and the sending of decisions.
 
 The control topic is read to its end before any other topic, and further on a thread. With a secret, only signed
-decisions count. A copy that somebody sends again has no effect: it is as old as the original, so a later decision is in
+decisions count. A copy that is sent again has no effect: it is as old as the original, so a later decision is in
 force."""
 
 import logging
@@ -30,7 +30,7 @@ LEFT_OUT = {
     "no_event": "is no control event",
     "not_signed": "is not signed with auth.control_secret",
     "wrong_time": "has no timestamp, or one over five minutes ahead of its append time",
-    "replayed": "is older than the decision in force: somebody sent it again, or a clock is behind",
+    "replayed": "is older than the decision in force: it was sent again, or a clock is behind",
 }
 
 _log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 The group assigns partitions, or the operator does (`own`). In both cases the group's coordinator decides: each accepted
 commit lets the member send for a while (`Lease`). A partition that moves is handed over before its next owner gets it.
-A member that was away for longer than its session has lost all partitions.
+A member that did not renew its lease for a session has lost all partitions.
 
 The consumer serves one call at a time, so one thread makes all calls. While that thread waits in a callback for a
 hand-over, it continues to commit, so that the other partitions stay active."""
@@ -181,8 +181,8 @@ class Membership:
                 raise self._lost()
             limit = limit or time_limit()
             if limit.poll_expired():
-                problem = f"membership in deployment {self.name} could not be renewed {limit}: are the brokers away?"
-                raise SinkError(f"{problem} Outputs that were not sent are sent after the next start")
+                problem = f"membership in deployment {self.name} could not be renewed {limit}: check the brokers"
+                raise SinkError(f"{problem}. Unsent outputs are sent after the next start")
             time.sleep(PAUSE_S)
 
     def commit(self, committed: Mapping[int, Committed]) -> None:

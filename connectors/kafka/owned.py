@@ -23,7 +23,7 @@ from recallflow.process import CloseErrors
 from recallflow.records import Barrier, PartitionStart, Record, Signal
 
 BATCH_BYTES = 4 * 1024 * 1024
-STANDBY_BARRIER = -1  # number of the last barrier of a standby partition, whose progress nobody looks up
+STANDBY_BARRIER = -1  # number of the last barrier of a standby partition, whose progress is never looked up
 IDLE_S = 10.0  # sync interval of a partition without new records
 
 _log = logging.getLogger(__name__)

@@ -344,7 +344,7 @@ class Walk:
             return "another path is better"
         self.best[found.seq] = found
         if not found.fit:
-            return "worked out alone"
+            return "derived evidence only"
         return "reached a seed" if found.seq in self.seeds else "reached"
 
 

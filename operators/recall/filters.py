@@ -134,7 +134,7 @@ class Filtering:
     def warnings(self) -> list[Warn]:
         found = []
         if self._unknown:
-            found.append(Warn(code="unknown_entity", detail=f"filters: nobody knows {', '.join(self._unknown)}"))
+            found.append(Warn(code="unknown_entity", detail=f"filters: no entity is named {', '.join(self._unknown)}"))
         if self._cut:
             detail = f"only the newest memories of {', '.join(self._cut)} were looked at; others of theirs are left out"
             found.append(Warn(code="filter_cut", detail=detail))

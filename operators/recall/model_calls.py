@@ -244,7 +244,8 @@ def llm_warnings(query: Recall, results: ModelResults, left_out: int, *, has_mod
     idle = [step for step in requested if step not in results.calls]
     found = [Warn(code="llm_skipped", detail=f"nothing to ask for {' and '.join(idle)}")] if idle else []
     if left_out:
-        detail = f"rewrite: changed; {left_out} smaller question{'s were' if left_out > 1 else ' was'} not asked"
+        count = f"{left_out} subquer{'ies were' if left_out > 1 else 'y was'}"
+        detail = f"rewrite: {count} not answered, because an event of the owner arrived"
         found.append(Warn(code="llm_failed", detail=detail))
     failures = {step: call.failure for step, call in results.calls.items() if call.failure is not None}
     return found + [
