@@ -75,5 +75,5 @@ def _of_one(kind: str, index: OwnerIndex, embedder: Embedder, conversation: Conv
     is_evidence = np.array([[i in question.evidence for i in ids] for question in conversation.questions])
     chat = chat_of(index)
     if "notes" in WEIGHTS[embedder.kind] and is_notes(index):
-        chat = "notes" if asked[0].table.blanks else "unspaced notes"
+        chat = "notes" if asked[0].table.has_spaces else "unspaced notes"
     return Examples(kind, conversation.id, chat, features, is_evidence, ids)

@@ -103,7 +103,7 @@ def ask_stores(
                 for size in SIZES:
                     index = memories.store(_chosen(memories, asked, size, rng))
                     question = analyse_question(asked.question.text, participants(index), vocabulary(index))
-                    weights = weights_of(index, weight_sets, is_spaced=question.table.blanks)
+                    weights = weights_of(index, weight_sets, is_spaced=question.table.has_spaces)
                     found = columns.compute(index, question, embed(question.first_person_text), weights)
                     judge = Judge(index, question, found, basis, index.conversation.size)
                     ranks = np.argsort(-found.score(), kind="stable")[:NEAREST]

@@ -424,7 +424,7 @@ def _lexicon(table: Table, pairs: Iterable[tuple[str, int]]) -> tuple[npt.NDArra
             further.append((form, row))
     at = {form: number for number, form in enumerate(first)}
     stems: dict[str, int] = {}
-    for form in first if table.blanks else ():
+    for form in first if table.has_spaces else ():
         stem = stemmer(table)(form)
         if stem and stem not in at:
             stems.setdefault(stem, at[form])

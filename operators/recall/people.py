@@ -14,8 +14,8 @@ from recallflow.state.rows import language_in
 
 
 def subjects_of(index: OwnerIndex, question: Question) -> tuple[str, ...]:
-    """Return the participants a question is about: those it names, else the one user of an assistant chat if it is in
-    the first person."""
+    """Return the participants that a question is about: those it names, or else, for a question in the first person,
+    the only user of an assistant chat."""
     if question.named or not question.first_person:
         return question.named
     author, is_users = index.conversation.facts["author"], written_by(index, "user", "role")

@@ -145,7 +145,7 @@ def _replace_name(text: str, name: str, pronoun: str, possessive: str) -> str:
 
 def _spelling_in(name: str, text: str, table: Table) -> str | None:
     """Return the name as spelt in the text. An ordinary word is a name only if capitalised (Will and will)."""
-    ordinary = table.blanks and (name.lower() in table.function_words or name.lower() in table.months)
+    ordinary = table.has_spaces and (name.lower() in table.function_words or name.lower() in table.months)
     if _occurs_in(text, name) and (not ordinary or name[0].isupper()):
         return name
     found = [match[0] for match in _patterns[name].finditer(text)]
@@ -158,7 +158,7 @@ def _spelling_in(name: str, text: str, table: Table) -> str | None:
 _patterns = BoundedCache[str, regex.Pattern[str]](
     lambda name: regex.compile(rf"(?<!{_LETTER}){regex.escape(name)}(?!{_LETTER})", regex.IGNORECASE), 4 * 1024 * 1024
 )
-# Tasks that a question asks for precede topics that it only mentions.
+# By priority: what to do (summary, procedural) precedes what the question is about.
 _INTENT_ORDER: tuple[Intent, ...] = ("summary", "procedural", "temporal", "preference", "entity")
 # The mode that `auto` takes for each intent (docs/internals/decisions/09).
 MODE_OF: Mapping[Intent, Mode] = {

@@ -83,7 +83,7 @@ def signal_by_vector(
         return found._replace(columns=cached, cache_hits=(*cache_hits, "candidates"))
     query = TextVectors(embedding.vector, embedding.tokens)
     sets = sets_for(questions.embedder.kind, by_token=compares_tokens(index, query))
-    weights = weights_of(index, sets, is_spaced=question.table.blanks)
+    weights = weights_of(index, sets, is_spaced=question.table.has_spaces)
     columns = compute(index, question, query, weights, permitted)
     if columns.complete:
         shared.candidates.put(conversation, question.text, columns)

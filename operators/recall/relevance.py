@@ -252,7 +252,7 @@ class Judged(NamedTuple):
 
 def talk_of(index: OwnerIndex, question: Question) -> Talk:
     """Return the participants' class by the question's script and the memories' authors."""
-    if not question.table.blanks:
+    if not question.table.has_spaces:
         return "unspaced"
     if is_notes(index):  # checked before the assistant, because the signal treats notes as an assistant's chat
         return "notes"

@@ -264,7 +264,7 @@ def _has_english_time(lowered: str, words: list[str]) -> bool:
 _TIME_STEMS = {
     table.code: frozenset(map(stemmer(table), table.time_words)) - {""}
     for table in (*LATIN, *BY_SCRIPT.values())
-    if table.blanks
+    if table.has_spaces
 }
 
 
@@ -272,9 +272,9 @@ def _has_time(lowered: str, stems: list[str], tables: list[Table]) -> bool:
     if any(map(_YEAR.fullmatch, stems)) or _DATE.search(lowered):
         return True
     for table in tables:
-        if table.blanks and not _TIME_STEMS[table.code].isdisjoint(stems):
+        if table.has_spaces and not _TIME_STEMS[table.code].isdisjoint(stems):
             return True
-        if not table.blanks and (table.month.search(lowered) or any(word in lowered for word in table.time_words)):
+        if not table.has_spaces and (table.month.search(lowered) or any(word in lowered for word in table.time_words)):
             return True
     return False
 

@@ -77,7 +77,7 @@ class Table:
         self.code = code
         self.name: str = toml["name"]
         self.stemmer: str | None = toml.get("stemmer")
-        self.blanks: bool = toml.get("blanks", True)
+        self.has_spaces: bool = toml.get("blanks", True)
         self.letters: str = toml.get("letters", "")
         self.function_words = _spellings(words("function_words"))
         self.common_words = _spellings(words("common_words"))
@@ -115,7 +115,7 @@ class Table:
         """Compile patterns of whole words, case-insensitively."""
         if not (joined := "|".join(patterns)):
             return regex.compile(_NEVER)
-        whole = rf"(?<!\w)(?:{joined})(?!\w)" if self.blanks else f"(?:{joined})"
+        whole = rf"(?<!\w)(?:{joined})(?!\w)" if self.has_spaces else f"(?:{joined})"
         return regex.compile(whole if self.code == "en" else folded(whole), regex.IGNORECASE)
 
 

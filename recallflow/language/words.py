@@ -137,7 +137,7 @@ def _stem_of_script(word: str) -> str:
     script = script_of(word)
     table = BY_SCRIPT.get(script)
     word = folded(word)
-    if table is None or not table.blanks:
+    if table is None or not table.has_spaces:
         return _snowballs[script](word) if script in _snowballs else word
     if word in table.function_words:
         return ""
