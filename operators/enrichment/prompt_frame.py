@@ -40,10 +40,10 @@ NAMES_CHARACTERS = 10_000  # of all their names
 DESCRIPTION_CHARACTERS = 300
 
 
-def prompt(task: Task, version: str, duty: str, data: Mapping[str, Any], answer: Schema, items: int = 1) -> Prompt:
-    """Return a prompt. `duty` is the instruction, `answer` the schema, and `items` the expected length of its list."""
+def prompt(task: Task, version: str, system: str, data: Mapping[str, Any], answer: Schema, items: int = 1) -> Prompt:
+    """Return a prompt. `system` has the rules, `answer` is the schema, `items` the expected length of its list."""
     max_tokens = TOKENS + TOKENS_PER_ITEM * items
-    return Prompt(task, version, f"{duty}\n\n{_JUDGE}", f"{DATA}\n{escaped(data)}\n{DATA_END}", answer, max_tokens)
+    return Prompt(task, version, f"{system}\n\n{_JUDGE}", f"{DATA}\n{escaped(data)}\n{DATA_END}", answer, max_tokens)
 
 
 def escaped(data: Mapping[str, Any]) -> str:
@@ -170,16 +170,16 @@ def _plain_words(text: str) -> str:
     return " ".join(_WORD.findall(plain(text)))
 
 
-def offer(categories: Mapping[str, str]) -> dict[str, str]:
+def first_categories(categories: Mapping[str, str]) -> dict[str, str]:
     """Return the first categories that fit into a schema."""
-    offered, characters = dict[str, str](), 0
+    first, characters = dict[str, str](), 0
     for name, description in categories.items():
         characters += len(name)
-        if len(offered) == CATEGORIES_MAX or characters > NAMES_CHARACTERS:
+        if len(first) == CATEGORIES_MAX or characters > NAMES_CHARACTERS:
             break
-        offered[name] = description
-    return offered
+        first[name] = description
+    return first
 
 
-def described(categories: Mapping[str, str]) -> Sequence[dict[str, str]]:
+def category_data(categories: Mapping[str, str]) -> Sequence[dict[str, str]]:
     return [{"name": name, "about": text[:DESCRIPTION_CHARACTERS]} for name, text in categories.items()]

@@ -17,7 +17,7 @@ SIMILAR_MAX = 20
 REPLACED_MAX = 5  # memories that one may replace; more indicate an error of the model
 _WITHOUT_EDGE = ("agrees", "unrelated")
 _CLASSIFY_VERDICTS = ("contradicts", "refines", *_WITHOUT_EDGE)
-_CLASSIFY_DUTY = (
+_CLASSIFY_RULES = (
     "You are given one new text of somebody's memory, and known texts that are like it. Say of each known text what "
     "the new one does to it: 'refines' if both are about the same thing and what the later one tells takes the place "
     "of the earlier (it has changed, was corrected, or is told more exactly); 'contradicts' if they cannot both be "
@@ -39,7 +39,7 @@ def classify(number: int, request: EnrichmentRequest, confidence: float) -> Mode
     first, *known = frame.as_data(texts)
     data = {"new": first, "known": known}
     answer = frame.fields(verdicts=_CLASSIFICATIONS)
-    prompt = frame.prompt("classify", "classify-1", _CLASSIFY_DUTY, data, answer, len(known))
+    prompt = frame.prompt("classify", "classify-1", _CLASSIFY_RULES, data, answer, len(known))
     return ModelCall([number], prompt, lambda answer: [_read_classify(answer, new, texts, confidence)])
 
 
@@ -53,22 +53,22 @@ def _numbered(new: ShownMemory, others: Sequence[ShownMemory], at_most: int) -> 
 def _read_classify(
     answer: Mapping[str, Any], new: ShownMemory, texts: Mapping[str, ShownMemory], confidence_min: float
 ) -> results.AnswerClaims:
-    found, seen, replaced = results.AnswerClaims(), set[str](), list[tuple[float, ShownMemory]]()
-    for claim in found.within_limit(answer["verdicts"]):
-        with found.claim():
+    claims, seen, replaced = results.AnswerClaims(), set[str](), list[tuple[float, ShownMemory]]()
+    for claim in claims.within_limit(answer["verdicts"]):
+        with claims.catch_rejection():
             other, confidence = _read_verdict(claim, new, texts, seen, confidence_min)
             if claim["verdict"] == "contradicts":
-                found.drafts.append(_edge(codec.CONTRADICTS, new, other, new, confidence))
+                claims.drafts.append(_edge(codec.CONTRADICTS, new, other, new, confidence))
             elif claim["verdict"] == "refines":
                 replaced.append((confidence, other))
     replaced.sort(key=lambda one: -one[0])
     for confidence, other in replaced[:REPLACED_MAX]:
         # At equal times, the new memory counts as newer.
         newer, older = (new, other) if new.created_at >= other.created_at else (other, new)
-        found.drafts.append(_edge(codec.SUPERSEDES, newer, older, new, confidence))
+        claims.drafts.append(_edge(codec.SUPERSEDES, newer, older, new, confidence))
     if len(replaced) > REPLACED_MAX:
-        found.refused["too_many"] += len(replaced) - REPLACED_MAX
-    return found
+        claims.refused["too_many"] += len(replaced) - REPLACED_MAX
+    return claims
 
 
 def _read_verdict(
@@ -111,7 +111,7 @@ CONDITION_CHARACTERS = 60
 _TYPES = ("caused_by", "prefers_over", "depends_on", "specializes", CONDITIONAL_ON)
 # Kinds of conditions. A closed list gives equal conditions equal names.
 CONDITIONS = ("time", "season", "place", "weather", "company", "activity", "health", "mood", "money", "other")
-_EXTRACT_DUTY = (
+_EXTRACT_RULES = (
     "You are given one new text of somebody's memory (m1) and recent ones. List the relations that the new text itself "
     "states: 'caused_by' (the source came about because of the target), 'prefers_over' (the source is preferred to the "
     "target), 'depends_on' (the source needs the target), 'specializes' (the source is a special case of the target), "
@@ -151,26 +151,26 @@ def extract(number: int, request: EnrichmentRequest, confidence: float) -> Model
     texts = _numbered(new, request.recent, RECENT_MAX)
     first, *others = frame.as_data(texts)
     data, answer = {"new": first, "recent": others}, frame.fields(relations=_RELATIONS)
-    prompt = frame.prompt("extract", "extract-1", _EXTRACT_DUTY, data, answer, 10)
+    prompt = frame.prompt("extract", "extract-1", _EXTRACT_RULES, data, answer, 10)
     return ModelCall([number], prompt, lambda answer: [_read_extract(answer, new, texts, confidence)])
 
 
 def _read_extract(
     answer: Mapping[str, Any], new: ShownMemory, texts: Mapping[str, ShownMemory], confidence_min: float
 ) -> results.AnswerClaims:
-    found, seen = results.AnswerClaims(), set[tuple[str, str, str]]()
-    for claim in found.within_limit(answer["relations"]):
-        with found.claim():
+    claims, seen = results.AnswerClaims(), set[tuple[str, str, str]]()
+    for claim in claims.within_limit(answer["relations"]):
+        with claims.catch_rejection():
             source, target = (_end(claim[side], new, texts) for side in ("source", "target"))
             draft = _relation(claim, source, target, new, confidence_min)
             relation = (source.key, claim["type"], target.key)
             if relation in seen:
                 raise RejectedClaim("duplicate")
-            if len(found.drafts) == RELATIONS_MAX:
+            if len(claims.drafts) == RELATIONS_MAX:
                 raise RejectedClaim("too_many")
             seen.add(relation)
-            found.drafts.append(draft)
-    return found
+            claims.drafts.append(draft)
+    return claims
 
 
 def _end(end: Mapping[str, Any], new: ShownMemory, texts: Mapping[str, ShownMemory]) -> _End:
@@ -223,7 +223,7 @@ ENTITIES_MAX = 40
 SENTENCE_CHARACTERS = 300
 _NAME_PART_CHARACTERS = 3  # the least length of a part of a name; shorter words such as `de` do not identify it
 _RESOLVE_VERDICTS = ("same", "different", "unknown")
-_RESOLVE_DUTY = (
+_RESOLVE_RULES = (
     "You are given one text of somebody's memory, names in it (n1, n2 …), and entities that are known (e1, e2 …) with "
     "a sentence that tells of each. Say which names mean which of these entities: 'same' only where the text makes it "
     "plain that both are one and the same person or thing, such as a short form, a nickname or a full name; "
@@ -257,7 +257,7 @@ def resolve(number: int, request: EnrichmentRequest, confidence: float) -> Model
             for number, one in known.items()
         ],
     }
-    prompt = frame.prompt("resolve", "resolve-1", _RESOLVE_DUTY, data, frame.fields(verdicts=_RESOLUTIONS), len(names))
+    prompt = frame.prompt("resolve", "resolve-1", _RESOLVE_RULES, data, frame.fields(verdicts=_RESOLUTIONS), len(names))
     return ModelCall([number], prompt, lambda answer: [_read_resolve(answer, memory, new, known, confidence)])
 
 
@@ -277,11 +277,11 @@ def _read_resolve(
     known: Mapping[str, ShownEntity],
     confidence_min: float,
 ) -> results.AnswerClaims:
-    found, joined = results.AnswerClaims(), set[str]()
-    for claim in found.within_limit(answer["verdicts"]):
+    claims, joined = results.AnswerClaims(), set[str]()
+    for claim in claims.within_limit(answer["verdicts"]):
         if claim["verdict"] != "same":
             continue  # entities are different by default, so other verdicts have no effect
-        with found.claim():
+        with claims.catch_rejection():
             name, entity = names.get(claim["name"]), known.get(claim["entity"])
             if name is None or entity is None:
                 raise RejectedClaim("unknown_id")
@@ -294,8 +294,8 @@ def _read_resolve(
             joined.add(name)
             # The source of the edge, the known entity, keeps its name.
             edge = {"source": entity.key, "target": f"{codec.ENTITY_KIND}:{name}", "type": codec.SAME_AS}
-            found.drafts.append(_draft(edge, confidence, memory, memory.created_at))
-    return found
+            claims.drafts.append(_draft(edge, confidence, memory, memory.created_at))
+    return claims
 
 
 def _names(evidence: str, name: str, entity: ShownEntity) -> bool:

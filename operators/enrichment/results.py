@@ -65,8 +65,8 @@ class AnswerClaims:
     refused: Counter[Reason] = field(default_factory=Counter)
 
     @contextmanager
-    def claim(self) -> Iterator[None]:
-        """Guard the reading of one claim: count a rejection, and continue with the next claim."""
+    def catch_rejection(self) -> Iterator[None]:
+        """Catch and count the rejection of one claim, so that the next claim is read."""
         try:
             yield
         except RejectedClaim as refusal:
@@ -161,7 +161,7 @@ class TaskResult(NamedTuple):
 
     number: int
     task: Task
-    found: AnswerClaims
+    claims: AnswerClaims
     spent: Cost
     model: str = ""
     version: str = ""
@@ -173,8 +173,8 @@ def result(positioned: PositionedRequest, parts: Sequence[TaskResult]) -> Enrich
     request = positioned.request
     events, refused = list[dict[str, Any]](), Counter[str]()
     for part in parts:
-        refused.update(part.found.refused)
-        for draft in part.found.drafts:
+        refused.update(part.claims.refused)
+        for draft in part.claims.drafts:
             event = _event(positioned, draft, part, len(events))
             if _is_valid(event):
                 events.append(event)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from recallflow.limits import QUERY_CHARACTERS
 from recallflow.llm import Prompt
-from recallflow.operators.enrichment.prompt_frame import TEXT, TRUTH, described, fields, listed, offer, one_of, prompt
+from recallflow.operators.enrichment import prompt_frame as frame
 from recallflow.operators.recall.deadline import Step
 from recallflow.operators.recall.shared import QuestionVector
 from recallflow.operators.redaction import is_readable
@@ -133,21 +133,22 @@ _REWRITE = (
 
 def select_prompt(question: str, categories: Mapping[str, str]) -> Prompt:
     """Return the prompt that selects categories for a question. `categories`: names and descriptions, not empty."""
-    offered = offer(categories)
-    data = {"question": question[:QUERY_CHARACTERS], "categories": described(offered)}
-    answer = fields(categories=listed(one_of([*offered])))
-    return prompt("select_categories", "select-categories-1", _SELECT, data, answer)
+    shown = frame.first_categories(categories)
+    data = {"question": question[:QUERY_CHARACTERS], "categories": frame.category_data(shown)}
+    answer = frame.fields(categories=frame.listed(frame.one_of([*shown])))
+    return frame.prompt("select_categories", "select-categories-1", _SELECT, data, answer)
 
 
 def sufficiency_prompt(question: str, summaries: Mapping[str, str]) -> Prompt:
     """Return the prompt that asks whether summaries answer a question. `summaries` maps categories to texts."""
     data = {"question": question[:QUERY_CHARACTERS], "summaries": fitting(summaries)}
-    return prompt("check_sufficiency", "check-sufficiency-1", _SUFFICIENT, data, fields(sufficient=TRUTH))
+    answer = frame.fields(sufficient=frame.TRUTH)
+    return frame.prompt("check_sufficiency", "check-sufficiency-1", _SUFFICIENT, data, answer)
 
 
 def rewrite_prompt(question: str) -> Prompt:
     data = {"question": question[:QUERY_CHARACTERS]}
-    return prompt("rewrite", "rewrite-1", _REWRITE, data, fields(questions=listed(TEXT)))
+    return frame.prompt("rewrite", "rewrite-1", _REWRITE, data, frame.fields(questions=frame.listed(frame.TEXT)))
 
 
 def read_rewritten(answer: Mapping[str, Any], question: str) -> list[str]:
@@ -258,4 +259,4 @@ def llm_warnings(query: Recall, results: ModelResults, left_out: int, *, has_mod
 def _offered(categories: Mapping[str, str], summaries: Mapping[str, str]) -> dict[str, str]:
     """Return the categories to choose from: the tenant's categories that have a summary, else all summaries."""
     known = {name: about for name, about in categories.items() if name in summaries}
-    return offer(known or summaries)
+    return frame.first_categories(known or summaries)
