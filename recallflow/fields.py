@@ -154,10 +154,10 @@ class Truncatable(Model):
 
 
 class StrictPart(Model):
-    """Model that refuses unknown fields: a misspelt one would widen a query. `ALSO`: other products' names → ours."""
+    """Model that refuses unknown fields: a misspelt one would widen a query. `ALIASES`: other names → ours."""
 
     model_config = ConfigDict(extra="forbid")
-    ALSO: ClassVar[Mapping[str, str]] = {}
+    ALIASES: ClassVar[Mapping[str, str]] = {}
 
     @model_validator(mode="wrap")
     @classmethod
@@ -177,14 +177,14 @@ class StrictPart(Model):
             for count, at in enumerate(unknown):
                 location = problems[at]["loc"]
                 # Suggestions take time, and problems beyond PROBLEMS_MAX are not shown.
-                remedy = suggest_name(str(location[-1]), known, cls.ALSO) if count < PROBLEMS_MAX else ""
+                remedy = suggest_name(str(location[-1]), known, cls.ALIASES) if count < PROBLEMS_MAX else ""
                 problems[at] = unknown_name_error("field", location, remedy)
             raise ValidationError.from_exception_data(cls.__name__, problems) from None
 
 
-def suggest_name(name: str, known: Collection[str], also: Mapping[str, str] | None = None) -> str:
+def suggest_name(name: str, known: Collection[str], aliases: Mapping[str, str] | None = None) -> str:
     """Return a suggestion for an unknown name, or else the known names."""
-    if similar := (also or {}).get(name) or nearest(name, known):
+    if similar := (aliases or {}).get(name) or nearest(name, known):
         return f"did you mean {similar}?"
     return f"there are {', '.join(sorted(known))}"
 

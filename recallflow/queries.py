@@ -63,7 +63,7 @@ class MemoryCursor(NamedTuple):
 
 
 class EdgeCursor(NamedTuple):
-    """Cursor at an edge, by the id of the store and the edge's name in the store. Both are empty before the first."""
+    """Cursor at an edge, by the id of its store and its name there. Both are empty at the start of the list."""
 
     store_id: bytes
     name: bytes
@@ -78,7 +78,7 @@ class EdgeCursor(NamedTuple):
         return None if match is None else cls(bytes.fromhex(match[1] or ""), bytes.fromhex(match[2]))
 
 
-def _cursor(*kinds: type[MemoryCursor | EdgeCursor]) -> AfterValidator:
+def _cursor_validator(*kinds: type[MemoryCursor | EdgeCursor]) -> AfterValidator:
     def check(text: str) -> str:
         if all(kind.parse(text) is None for kind in kinds):
             raise ValueError("is not the `after` of a page of this list; leave it out for the first page")
@@ -176,11 +176,11 @@ OneOrSeveral = Annotated[
 
 
 class Filters(StrictPart):
-    """Conditions on memories of the answer. Every field must match, a list by at least one of its values. Filters
-    nest: of those in `all` every one must match, of those in `any` at least one, and of those in `not` none."""
+    """Conditions on memories of the answer. Every field must match: a list with one of its values, `all_tags` with all.
+    Of nested filters, every filter in `all` must match, at least one in `any`, and none in `not`."""
 
     model_config = ConfigDict(serialize_by_alias=True)
-    ALSO = MappingProxyType({"AND": "all", "OR": "any", "NOT": "not", "$and": "all", "$or": "any", "$not": "not"})
+    ALIASES = MappingProxyType({"AND": "all", "OR": "any", "NOT": "not", "$and": "all", "$or": "any", "$not": "not"})
 
     categories: Annotated[list[Name], Values] | None = None
     tags: Annotated[list[Name], Values] | None = None
@@ -207,7 +207,7 @@ class Filters(StrictPart):
 
 
 def _check_size(filters: Any) -> Any:
-    """Check the size of nested filters before parsing: very many take long to evaluate, and their errors to list."""
+    """Check the size of nested filters before parsing: evaluating very many, or listing their errors, takes long."""
     conditions, unknown, level, ahead = 0, 0, 0, [filters]
     known = {field.alias or name for name, field in Filters.model_fields.items()}
     while ahead:
@@ -269,7 +269,7 @@ class Query(Event):
 
 
 class Recall(Query):
-    """Asks for ranked memories. `k` is clamped to 1-50, `traversal_depth` to 1-3, long queries cut, with warnings."""
+    """Asks for ranked memories. Warnings report a `k` clamped to 1-50, a `traversal_depth` to 1-3, or a cut query."""
 
     type: Literal["recall"]
     query: NonEmpty
@@ -327,7 +327,7 @@ class MemoriesList(Query):
     type: Literal["memories.list"]
     filters: Conditions = Filters()
     limit: Annotated[int, Field(ge=1, le=1_000), AS_INT] = 100
-    after: Annotated[_Text, _cursor(MemoryCursor)] | None = None
+    after: Annotated[_Text, _cursor_validator(MemoryCursor)] | None = None
     as_of: AsOf | None = None
 
 
@@ -357,24 +357,23 @@ class GraphTrace(Query):
 
 
 class GraphExplore(Query):
-    """Asks for a bounded subgraph: the neighbourhood within `hops` of `nodes`, each a memory's id, a node's key, a
-    URN or an entity's name; without any, of the newest memories. Or, page by page, for the `whole` graph: `after` is
-    the cursor of the previous page."""
+    """Asks for a bounded subgraph within `hops` of `nodes` (memory ids, node keys, URNs, entity names; by default, the
+    newest memories), or, with `whole`, for a page of the graph: `after` is the cursor of the previous page."""
 
     type: Literal["graph.explore"]
     whole: bool = False
     nodes: Annotated[list[Name], Field(max_length=20)] = []
     hops: Hops = 1
     limit: Annotated[int, Field(ge=1, le=500), AS_INT] = 200
-    after: Annotated[_Text, _cursor(MemoryCursor, EdgeCursor)] | None = None
+    after: Annotated[_Text, _cursor_validator(MemoryCursor, EdgeCursor)] | None = None
     as_of: AsOf | None = None
 
     @field_validator("nodes", "hops", "limit", "after")
     @classmethod
-    def _fits_scope(cls, value: T, info: ValidationInfo) -> T:
-        is_local = info.field_name in ("nodes", "hops")
-        if info.data.get("whole") is is_local and value:
-            raise ValueError("not with `whole`: leave it out" if is_local else "only with `whole`: give it too")
+    def _check_whole(cls, value: T, info: ValidationInfo) -> T:
+        excludes_whole = info.field_name in ("nodes", "hops")  # the other fields need `whole`
+        if value and info.data.get("whole") is excludes_whole:
+            raise ValueError("not with `whole`: leave it out" if excludes_whole else "only with `whole`: give it too")
         return value
 
 
