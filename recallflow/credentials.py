@@ -1,8 +1,8 @@
 """Credentials: headers, API keys, hashes of secrets, master keys, signatures of control events, keys of JWT signatures
 in JWKS documents (RFC 7517), and masking of credentials in records and log lines.
 
-The signature of a control event is an HMAC-SHA256 over key and value, in a header. Senders and readers of decisions
-share its secret as a setting, so that write access to the control topic is not enough to send a decision.
+The signature of a control event is an HMAC-SHA256 over key and value, in a header. Senders and readers share its
+secret as a setting, so that write access to the control topic is not enough to send a control event.
 
 JSON fields are masked by name, at any depth, also in incomplete JSON; API keys and JWTs anywhere, by their shape."""
 
@@ -122,7 +122,7 @@ def without_credentials(headers: Headers) -> Headers:
 
 
 def _is_credential(name: str, value: bytes | None) -> bool:
-    """Return whether a header is a credential: by its name or, as the name may be misspelt, by the shape of a part."""
+    """Return whether a header is a credential: by its name or, as that may be misspelt, by a key or token in it."""
     if name.strip().lower() in CREDENTIAL_HEADERS or contains_credential(name.encode()):
         return True
     return value is not None and contains_credential(value)
@@ -181,7 +181,7 @@ _ENDINGS = (
     *("token", "apikey", "authorization", "password", "passwd", "passphrase", "secret", "secrets", "jwt"),
     *("credential", "credentials", "cookie", "cookies", "privatekey", "secretkey", "accesskey", "masterkey"),
 )
-# Bytes without a match have no such name; an escape such as \u006b may hide one.
+# Without a match, no field has a credential's name. Escapes such as \u006b match, because one could hide a name.
 _NAMES = re.compile(rb"token|key|authori|passw|passphrase|secret|jwt|credential|cookie|\\u00", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
 # The patterns run in linear time on any bytes.
@@ -286,7 +286,7 @@ class SigningKey(NamedTuple):
 
 
 class Jwks(NamedTuple):
-    """Content of a JWKS document. `invalid_kids` are the `kid`s of invalid keys, which count as present."""
+    """Content of a JWKS document. Keys with `invalid_kids` are invalid, but are not revoked as missing."""
 
     keys: list[SigningKey]
     problems: list[str]

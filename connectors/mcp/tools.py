@@ -180,7 +180,7 @@ TEXTS_CHARACTERS = 24_000  # limit of all memories in an answer
 TEXT_CHARACTERS = 4_000  # limit of one memory
 SUMMARY_CHARACTERS = 600
 _JOINERS = "\u200c\u200d"  # invisible characters that Persian, Hindi and emoji need
-_VISIBLE_WARNINGS = {"no_memories", "k_exceeds_memories"}  # warnings that the list of memories shows
+_OMITTED_WARNINGS = {"no_memories", "k_exceeds_memories"}  # the list of memories shows their cause
 
 
 class Result(NamedTuple):
@@ -194,7 +194,7 @@ def search_result(response: Response) -> Result:
     recalled = response.memories or []
     characters_max = min(TEXT_CHARACTERS, TEXTS_CHARACTERS // max(len(recalled), 1))
     memories = [_memory(memory, characters_max) for memory in recalled]
-    warnings = [f"{warn.code}: {warn.detail}" for warn in response.warnings if warn.code not in _VISIBLE_WARNINGS]
+    warnings = [f"{warn.code}: {warn.detail}" for warn in response.warnings if warn.code not in _OMITTED_WARNINGS]
     structured = FoundMemories(memories=memories, answerable=response.answerable, warnings=warnings)
     if not memories:
         return Result("\n".join(["No memory matches the query.", *warnings]), structured)

@@ -197,7 +197,7 @@ def _print_field(target: Console, name: str, value: object) -> None:
 
 MODES = ("recency", "relevance", "entity_focused", "balanced", "episode", "hybrid", "decayed", "auto")
 NO_MATCH = "nothing_relevant"
-_VISIBLE_WARNINGS = {"no_memories", "k_exceeds_memories", NO_MATCH}  # warnings that the list of memories shows
+_OMITTED_WARNINGS = {"no_memories", "k_exceeds_memories", NO_MATCH}  # the list of memories shows their cause
 _MODEL_STEPS = {  # steps that a language model executes
     "select_categories": "show summaries of categories selected by the model",
     "check_sufficiency": "show summaries alone where they answer the question",
@@ -278,7 +278,7 @@ def _print_answer(response: Mapping[str, Any], options: argparse.Namespace) -> N
     if response["status"] == "error":
         target.print(Text(one_line(f"error: {response['error']['message']}"), "red"), soft_wrap=True)
         return
-    print_warnings(target, [one for one in response["warnings"] if one["code"] not in _VISIBLE_WARNINGS])
+    print_warnings(target, [one for one in response["warnings"] if one["code"] not in _OMITTED_WARNINGS])
     codes, memories = {one["code"] for one in response["warnings"]}, response["memories"]
     if "decryption_failed" in codes and not memories:
         return
