@@ -29,8 +29,8 @@ def state_hash(directory: StateDirectory) -> str:
 
 
 def hash_of(partitions: Iterable[Partition]) -> str:
-    """Return SHA-256 over the sorted digests of all log-derived records (hexadecimal). Usage by queries, positions,
-    keys, times that a replay does not repeat, and the directories of partitions do not affect it."""
+    """Return SHA-256 over the sorted digests of all log-derived records (hexadecimal). Not hashed are positions,
+    keys, usage by queries, times that a replay does not repeat, and the directories of partitions."""
     digests = sorted(digest for partition in partitions for digest in _digests(partition))
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
@@ -43,7 +43,7 @@ def owners(partition: Partition) -> Iterator[tuple[bytes, rows.OwnerHead]]:
 
 
 def readable_owners(partition: Partition) -> Iterator[Owner]:
-    """Yield the owners with memories in a partition whose names can be decrypted, in two small reads for each."""
+    """Yield a partition's owners that have memories and a decryptable name, in two small reads for each."""
     for key, _ in partition.scan_committed(keys.USERS):
         with suppress(DecryptionFailed):
             for _, value in partition.scan_committed(keys.head(key[-keys.OWNER_BYTES :])):
@@ -59,9 +59,9 @@ def _digests(partition: Partition) -> Iterator[bytes]:
                 yield hashlib.sha256(record).digest()
 
 
-def _episode_mark(value: bytes) -> list[Any]:
-    mark = rows.EpisodeLogEntry.decode(value)
-    return [mark.change, mark.session_id, mark.opened is None]
+def _episode_log_entry(value: bytes) -> list[Any]:
+    entry = rows.EpisodeLogEntry.decode(value)
+    return [entry.change, entry.session_id, entry.opened is None]
 
 
 def _superseded(value: bytes) -> list[Any]:
@@ -80,9 +80,9 @@ def _past_similar(key: bytes, value: bytes) -> list[Any]:
 
 
 def _edge(row: codec.EdgeRow) -> list[Any]:
-    given = None if row.given is None else _timeless(row.given)
+    event_values = None if row.given is None else _timeless(row.given)
     statements = [_timeless(statement) for statement in row.statements]
-    return [*_plain(row._replace(given=None, statements=(), added_ms=0)), given, statements]
+    return [*_plain(row._replace(given=None, statements=(), added_ms=0)), event_values, statements]
 
 
 def _timeless(part: Any) -> Any:
@@ -102,13 +102,13 @@ _CATEGORY_SUMMARY = attrgetter("change", "category", "summary", "sources")
 _EPISODE_SUMMARY = attrgetter("change", "number", "summary")
 _LINKS = attrgetter("id", "links")
 _SIMILAR = attrgetter("seq", "id", "weight", "archived")
-# The name and the hashed content of the records of each table. The graph's keyed hashes differ between directories, and
-# not every log has ingestion times: both are left out, because they follow from the rest.
+# The name and the hashed content of the records of each table. Ingestion times are left out, because not every log has
+# them. So are the graph's keyed hashes: they differ between directories, and follow from the other content.
 LOG_DERIVED: dict[bytes, tuple[str, Callable[[bytes, bytes], Any]]] = {
     keys.ROW: ("row", lambda _, value: rows.MemoryRow.decode(value).logged_fields()),
     keys.ENTRY: ("entry", lambda _, value: _ENTRY(rows.Entry.decode(value))),
     keys.VECTORS: ("vectors", lambda key, value: [keys.sequence(key), hashlib.sha256(value).hexdigest()]),
-    keys.EPISODE_LOG: ("episode mark", lambda _, value: _episode_mark(value)),
+    keys.EPISODE_LOG: ("episode mark", lambda _, value: _episode_log_entry(value)),
     keys.CATEGORY_SUMMARY: (
         "category summary",
         lambda _, value: _CATEGORY_SUMMARY(rows.CategorySummaryRow.decode(value)),
@@ -143,7 +143,7 @@ class CombinedHash(NamedTuple):
     """The state hash of several directories: equal to that of one directory with all partitions."""
 
     hash: str
-    copies: dict[int, list[Path]]  # the directories of each partition that is in several; the first one is hashed
+    copies: dict[int, list[Path]]  # partition → its directories, if several; the first one is hashed
 
 
 def combined_hash(paths: Sequence[Path], at_rest: AtRest) -> CombinedHash:
