@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 
 FORMAT_VERSION = 9
 
-# ------------------------------------------------------------------ key prefixes, and the rest of each key
-
+# Key prefixes, and the rest of each key.
 FORMAT = b"\x00format"  # format version and partition number
 APPLIED = b"\x00applied:"  # source: the last applied offset of a source partition
 SETTLED = b"\x00settled:"  # source: the offset up to which a file's outputs are delivered, and a digest up to there
@@ -82,10 +81,8 @@ GROUPED = frozenset(
 )
 
 _U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
+_pack_u32, _pack_u64 = _U32.pack, _U64.pack
 _MAX_U64 = 2**64 - 1
-
-
-# ------------------------------------------------------------------ keys and key prefixes of one owner's tables
 
 
 def _single(table_: bytes) -> Callable[[bytes], bytes]:
@@ -97,23 +94,19 @@ def _named(table_: bytes) -> Callable[[bytes, bytes], bytes]:
 
 
 def _numbered(table_: bytes) -> Callable[[bytes, int], bytes]:
-    pack = _U64.pack
-    return lambda owner, number: OWNERS + owner + table_ + pack(number)
+    return lambda owner, number: OWNERS + owner + table_ + _pack_u64(number)
 
 
 def _named_and_numbered(table_: bytes) -> Callable[[bytes, bytes, int], bytes]:
-    pack = _U64.pack
-    return lambda owner, name, number: OWNERS + owner + table_ + name + pack(number)
+    return lambda owner, name, number: OWNERS + owner + table_ + name + _pack_u64(number)
 
 
 def _newest_first(table_: bytes) -> Callable[[bytes, bytes, int], bytes]:
-    pack = _U64.pack
-    return lambda owner, name, number: OWNERS + owner + table_ + name + pack(_MAX_U64 - number)
+    return lambda owner, name, number: OWNERS + owner + table_ + name + _pack_u64(_MAX_U64 - number)
 
 
 def _versioned(table_: bytes) -> Callable[[bytes, int, int], bytes]:
-    pack, pack_version = _U64.pack, _U32.pack
-    return lambda owner, seq, version: OWNERS + owner + table_ + pack(seq) + pack_version(version)
+    return lambda owner, seq, version: OWNERS + owner + table_ + _pack_u64(seq) + _pack_u32(version)
 
 
 def table(owner: bytes, name: bytes) -> bytes:
@@ -166,38 +159,35 @@ past_nodes = _named(PAST_NODE)  # prefix: a node's history
 
 
 def row(owner: bytes, memory: bytes, version: int) -> bytes:
-    return rows(owner, memory) + _U32.pack(version)
+    return rows(owner, memory) + _pack_u32(version)
 
 
 def segment(owner: bytes, first: int, end: int) -> bytes:
-    return OWNERS + owner + SEGMENT + _U64.pack(first) + _U64.pack(end)
+    return OWNERS + owner + SEGMENT + _pack_u64(first) + _pack_u64(end)
 
 
 def member_of(owner: bytes, seq: int) -> tuple[bytes, bytes]:
     """Return the parts before and after the node in the keys of a memory's links."""
-    return OWNERS + owner + MEMBER, _U64.pack(_MAX_U64 - seq)
+    return OWNERS + owner + MEMBER, _pack_u64(_MAX_U64 - seq)
 
 
 def members_from(owner: bytes, table_: bytes, node: bytes, newest: int) -> tuple[bytes, bytes]:
     """Return the key range of a node's links (in `MEMBER` or `PAST_MEMBER`) to memories with a `seq` up to `newest`."""
     prefix = OWNERS + owner + table_ + node
-    return prefix + _U64.pack(_MAX_U64 - newest), after(prefix)
+    return prefix + _pack_u64(_MAX_U64 - newest), after(prefix)
 
 
 def past_edge_of(owner: bytes, name: bytes, seq: int | None) -> bytes:
     """Return the prefix of a memory's former statements on an edge; `seq` None for the values given by events."""
-    return past_edges(owner, name) + _U64.pack(_MAX_U64 if seq is None else seq)
+    return past_edges(owner, name) + _pack_u64(_MAX_U64 if seq is None else seq)
 
 
 def past_edge(owner: bytes, name: bytes, seq: int | None, part: bytes, change: int) -> bytes:
-    return past_edge_of(owner, name, seq) + part + _U64.pack(change)
+    return past_edge_of(owner, name, seq) + part + _pack_u64(change)
 
 
 def past_similar(owner: bytes, seq: int, other: int, change: int) -> bytes:
-    return past_similar_of(owner, seq) + _U64.pack(other) + _U64.pack(change)
-
-
-# ------------------------------------------------------------------ a partition's other keys and prefixes
+    return past_similar_of(owner, seq) + _pack_u64(other) + _pack_u64(change)
 
 
 def _prefixed(prefix: bytes) -> Callable[[bytes], bytes]:
@@ -213,8 +203,7 @@ def _of_source(prefix: bytes) -> Callable[[str], bytes]:
 
 
 def _positioned(prefix: bytes) -> Callable[[bytes, int], bytes]:
-    pack = _U64.pack
-    return lambda source, offset: prefix + source + pack(offset)
+    return lambda source, offset: prefix + source + _pack_u64(offset)
 
 
 applied = _of_source(APPLIED)  # the source is `topic:partition`
@@ -236,9 +225,6 @@ uncleaned = _paired(UNCLEANED)  # by owner and user
 def uncleaned_of(key: bytes) -> tuple[bytes, bytes]:
     """Return owner and user in a key of `UNCLEANED`."""
     return key[1 : 1 + OWNER_BYTES], key[1 + OWNER_BYTES :]
-
-
-# ------------------------------------------------------------------ parts of keys
 
 
 def edge_part(key: bytes) -> tuple[bytes, int | None]:
