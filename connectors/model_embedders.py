@@ -323,9 +323,6 @@ def unit(rows: Matrix) -> Matrix:
     return scaled
 
 
-# ---------------------------------------------------------------------- directions of token vectors
-
-
 def directions(rows: Matrix, count: int) -> tuple[Matrix, float]:
     """Return (dimension, count) principal directions of unit rows about 0, and their share of the squares."""
     _, spread, turned = np.linalg.svd(rows.astype(np.float64), full_matrices=False)

@@ -72,8 +72,6 @@ class OwnerGraph:
         self._has_stated: bool | None = None
         self._seqs: dict[str, int | None] = {}
 
-    # ------------------------------------------------------------------ nodes
-
     def node(self, key: codec.NodeKey) -> Node | None:
         """Return the node, or None. An entity with several names has its main key and name."""
         rows = [row for name in self._names(key) if (row := self._visible_row(name)) is not None]
@@ -116,8 +114,6 @@ class OwnerGraph:
         for text, role in row.links.items():
             shared.setdefault(unions.names(codec.NodeKey(text))[0], role)
         return [(codec.NodeKey(row.id, memory=True), codec.SELF_ROLE), *shared.items()]
-
-    # ------------------------------------------------------------------ edges
 
     def edges(self, key: codec.NodeKey, limit: int) -> list[Edge]:
         """Return the node's edges in both directions: similar memories first, then all others, newest first."""
@@ -165,8 +161,6 @@ class OwnerGraph:
         unions = self._unions.size_bytes() if self._unions is not None else 0
         return _SUPERSEDED_BYTES * len(self._superseded or ()) + _SEQ_BYTES * len(self._seqs) + unions
 
-    # ------------------------------------------------------------------ everything
-
     def entities(self) -> Iterator[codec.NodeKey]:
         """Yield every node other than memories, possibly repeatedly, in no particular order."""
         for _, value in self._scan(keys.NODE):
@@ -211,8 +205,6 @@ class OwnerGraph:
                 if (edge.source, edge.target) not in stated_pairs:
                     yield edge
 
-    # ---------------------------------------------------------------------- incremental reads
-
     @property
     def mark(self) -> bytes:
         """Return four bytes that identify the order of `edges_after`, which differs between state directories."""
@@ -234,8 +226,6 @@ class OwnerGraph:
             return []
         key, _ = links[0]
         return [edge for edge in self._similar(key, seq) if not self._is_stated(edge)]
-
-    # ------------------------------------------------------------------ parts
 
     def _edge_names(self, last: bytes) -> Iterator[bytes]:
         return self._names_after(keys.EDGE, last)

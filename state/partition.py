@@ -65,8 +65,6 @@ class Partition:
         self.cleaning = Cleaning(self._db, [key for key, _ in marks])
         self.unfit = Counter[tuple[str, str]]()  # events of this run that had no effect, by type and reason
 
-    # ------------------------------------------------------------------ positions
-
     def is_applied(self, position: Position) -> bool:
         """Return whether the event at this position is applied, in this run or an earlier one."""
         return position.offset <= self.applied.get(position.source, -1)
@@ -75,8 +73,6 @@ class Partition:
         """Return the applied and committed offset of each source. Any thread may call it."""
         stored = self.scan_committed(keys.APPLIED)
         return {key[len(keys.APPLIED) :].decode(): int(offset) for key, offset in stored}
-
-    # ------------------------------------------------------------------ one event's effects
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, including staged changes."""
@@ -254,8 +250,6 @@ class Partition:
     def is_staging(self) -> bool:
         return bool(self._pending or self._advanced_sources)
 
-    # ------------------------------------------------------------------ owners' keys
-
     def begin_owner(self, owner: Owner, key: bytes) -> None:
         """Stage an encryption key for an owner without one, before all other data of the owner. `key` is the prefix of
         the owner's records. Raise DecryptionFailed if an existing key cannot be decrypted."""
@@ -289,8 +283,6 @@ class Partition:
     def forget_key(self, owner: bytes, user: bytes) -> None:
         """Stage the deletion of an owner's key, without which its remaining encrypted data is unreadable."""
         self._pending.update(self._owner_keys.forget(owner, user))
-
-    # ------------------------------------------------------------------ durability
 
     @property
     def unsynced(self) -> bool:
@@ -336,8 +328,6 @@ class Partition:
     def size_bytes(self) -> int:
         live = self._db.property_int_value("rocksdb.total-sst-files-size") or 0
         return live + (self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0)
-
-    # ------------------------------------------------------------------ opening
 
     def _check_format(self) -> None:
         stored = self._stored.read(keys.FORMAT)

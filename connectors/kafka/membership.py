@@ -383,8 +383,6 @@ class Membership:
         self._holder = replace(self._holder, renewals=self._holder.renewals + 1)
         return replace(self._holder, released=released).encode()
 
-    # ----------------------------------------------------------- failures
-
     @contextmanager
     def _recorded_failures(self) -> Iterator[None]:
         try:

@@ -233,8 +233,6 @@ class OwnedSource:
             self.catch_up.skip_to(lane.source, lane.reached)
         return records
 
-    # ------------------------------------------------------------------ signals
-
     def _open_standby(self, partition: int, memory: Lane) -> Iterator[Signal]:
         if partition in self._owned or partition in self._standbys:
             return

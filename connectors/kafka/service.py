@@ -267,8 +267,6 @@ class KafkaService:
         if not self._kafka.ready.done():
             await self._answering.wait()
 
-    # ------------------------------------------------------------------ one record and its outcome
-
     @contextmanager
     def _expected(self, event: MemoryEvent | QueryEvent) -> Iterator[tuple[Expected, Output]]:
         """Await the outcome of the record of an event within the block."""
@@ -300,7 +298,6 @@ class KafkaService:
             self._loop_calls.call(self._outcomes.receive, message)
 
 
-# ---------------------------------------------------------------------- outputs
 def _response(query_id: str, output: Any) -> Response:
     """Return the response of a query's output. Raise SourceError for other content."""
     if (letter := Letter.of(output)) is not None:
