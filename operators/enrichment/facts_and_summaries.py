@@ -145,7 +145,7 @@ def _entities(claimed: Sequence[Mapping[str, Any]], content: str, claims: Answer
     for one in claims.within_limit(claimed):
         with claims.catch_rejection():
             name = results.check_text(one["name"], NAME_CHARACTERS)
-            if not frame.names_it(content, name):
+            if not frame.contains_name(content, name):
                 raise RejectedClaim("not_in_texts")
             if plain(name) in kept:
                 raise RejectedClaim("duplicate")

@@ -184,7 +184,7 @@ def _end(end: Mapping[str, Any], new: ShownMemory, texts: Mapping[str, ShownMemo
             return _End(codec.MEMORY_KIND, text, text, memory)
         case "entity":
             name = results.check_text(end["name"], NAME_CHARACTERS)
-            if not frame.names_it(f"{new.name or ''}\n{new.content}", name):
+            if not frame.contains_name(f"{new.name or ''}\n{new.content}", name):
                 raise RejectedClaim("not_in_texts")
             return _End(codec.ENTITY_KIND, f"{codec.ENTITY_KIND}:{name}", codec.node_key(codec.ENTITY_KIND, name))
     kind, _, value = results.check_text(end["name"], CONDITION_CHARACTERS).casefold().partition(":")
@@ -231,7 +231,7 @@ _RESOLVE_RULES = (
     "that have nothing to do with each other. Give your confidence from 0 to 1, and as evidence the words of the text, "
     "copied exactly and with the name in them, on which the verdict rests; 'by' says who wrote the text."
 )
-_RESOLUTIONS = frame.objects(
+_RESOLVED = frame.objects(
     name=frame.TEXT,
     entity=frame.TEXT,
     verdict=frame.one_of(_RESOLVE_VERDICTS),
@@ -257,7 +257,7 @@ def resolve(number: int, request: EnrichmentRequest, confidence: float) -> Model
             for number, one in known.items()
         ],
     }
-    prompt = frame.prompt("resolve", "resolve-1", _RESOLVE_RULES, data, frame.fields(verdicts=_RESOLUTIONS), len(names))
+    prompt = frame.prompt("resolve", "resolve-1", _RESOLVE_RULES, data, frame.fields(verdicts=_RESOLVED), len(names))
     return ModelCall([number], prompt, lambda answer: [_read_resolve(answer, memory, new, known, confidence)])
 
 
@@ -301,4 +301,4 @@ def _read_resolve(
 def _names(evidence: str, name: str, entity: ShownEntity) -> bool:
     """Return whether a quote contains the name or, as authors rarely name themselves, a part of the entity's name."""
     parts = [one for one in entity.name.split() if len(one) >= _NAME_PART_CHARACTERS]
-    return any(frame.names_it(evidence, one) for one in (name, *parts))
+    return any(frame.contains_name(evidence, one) for one in (name, *parts))

@@ -17,8 +17,8 @@ from recallflow.operators.enrichment.prompt_frame import (
     DATA,
     DATA_END,
     NAMES_CHARACTERS,
+    contains_name,
     contains_quote,
-    names_it,
     sources_of,
 )  # fmt: skip
 from recallflow.operators.recall.model_calls import (
@@ -161,7 +161,7 @@ def test_quote_matches_any_script_and_short_texts_whole(quote: str, text: str) -
     ],
 )  # fmt: skip
 def test_a_name_stands_as_a_whole(name: str, text: str, is_named: bool) -> None:
-    assert names_it(text, name) is is_named
+    assert contains_name(text, name) is is_named
 
 
 @pytest.mark.parametrize(
