@@ -39,7 +39,7 @@ class HotOwner:
         self.next_seq, self.next_change, self.clock_ms = head.next_seq, head.next_change, head.clock_ms
         self.language, self.counts = head.language, head.counts
         self.erased_ms = partition.erased_ms(owner, self.key)
-        self.graph = OwnerGraph(partition, self.key)
+        self.stored_graph = OwnerGraph(partition, self.key)
         self.index: OwnerIndex | None = None
         self._segments: Segments | None = None
         self.past: tuple[object, OwnerIndex] | None = None  # moment and index of the historical query in progress
@@ -142,7 +142,7 @@ class HotOwner:
         hot_graph = self._hot_graph.size_bytes() if self._hot_graph is not None else 0
         usage = self._usage.size_bytes() if self._usage is not None else 0
         episodes = _EPISODE_BYTES * self._episode_count
-        return _OWNER_BYTES + episodes + index + hot_graph + usage + self.graph.size_bytes()
+        return _OWNER_BYTES + episodes + index + hot_graph + usage + self.stored_graph.size_bytes()
 
 
 def _if_readable(work: Callable[..., int], *arguments: int) -> int:

@@ -182,7 +182,7 @@ class Answerer:
                 versions = self._versions(hot, query.memory_id, ask.projects)
                 history = lookups.versions(query_id, versions, ask.projects)
                 now = Moment(now_ms, projects=ask.projects)
-                graph = hot.graph if ask.projects is None else graph_at(hot, self._index(ask), now)
+                graph = hot.stored_graph if ask.projects is None else graph_at(hot, self._index(ask), now)
                 edges = graph.edges(NodeKey(query.memory_id, memory=True), HISTORY_EDGES)
                 return history.model_copy(update={"edges": [explored_edge(edge, now_ms) for edge in edges]})
             case EpisodesList():
@@ -192,7 +192,7 @@ class Answerer:
                 return Response(query_id=query_id, status="ok", episodes=found)
             case GraphStatus():
                 check_all_projects(ask)
-                report = status(hot.graph, self._expansions, hot.owner.tenant_id, ask.record.append_ms)
+                report = status(hot.stored_graph, self._expansions, hot.owner.tenant_id, ask.record.append_ms)
                 return Response(query_id=query_id, status="ok", graph_status=report)
             case GraphTrace():
                 ranked = ranked_only(self._engine, self._to_request(_traced(query), ask), results)

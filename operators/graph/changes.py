@@ -45,11 +45,11 @@ class GraphChanges(GraphHistory):
     """The graph changes of one event. `edge_limit` is the owner's largest number of edges; None for no limit."""
 
     def __init__(
-        self, partition: Partition, hot: HotOwner, change: int, ingested_ms: int, edge_limit: int | None = None
+        self, partition: Partition, hot: HotOwner, event_number: int, ingested_ms: int, edge_limit: int | None = None
     ) -> None:
-        super().__init__(partition, hot, change, ingested_ms)
+        super().__init__(partition, hot, event_number, ingested_ms)
         self.edge_limit = edge_limit
-        self._undescribed: Nodes = {}  # nodes without a link to the memory whose description they have
+        self._description_lost: Nodes = {}  # nodes whose describing memory is no longer linked
 
     # ------------------------------------------------------------------ synonyms, and names without case
 
@@ -111,7 +111,7 @@ class GraphChanges(GraphHistory):
 
     def new_edge(self, source: NodeKey, target: NodeKey, kind: str) -> EdgeRow:
         """Return a new edge without statements. The caller stores it."""
-        number = self._change * _EDGE_NUMBERS + self.staged.edge_numbers
+        number = self._event_number * _EDGE_NUMBERS + self.staged.edge_numbers
         self.staged.edge_numbers += 1
         first, second = sorted((source, target)) if kind in codec.SYMMETRIC else (source, target)
         return EdgeRow(first, second, kind, number, added_ms=self.ingested_ms)
@@ -124,7 +124,7 @@ class GraphChanges(GraphHistory):
         self.put_edge(name, row)
 
     def put_edge(self, name: bytes, row: EdgeRow) -> None:
-        """Write an existing edge."""
+        """Write an edge, and keep its replaced statements."""
         before = self.edge(name)
         if before is not None:
             self.keep_parts(name, before, row)
@@ -136,7 +136,7 @@ class GraphChanges(GraphHistory):
         """Delete an edge at both ends. Its statements stay in the history, except statements of forgotten memories."""
         self.keep_parts(name, row, None)
         self._delete_edge(name, row)
-        if self.forget_unless_stated(name):
+        if self.keep_if_stated(name):
             self.keep_life(name, row)
         else:
             self.forget_traces(codec.Life.of_row(row))
@@ -170,9 +170,9 @@ class GraphChanges(GraphHistory):
         self.join_names(row, joins=False)
 
     def _supersede(self, row: EdgeRow, hides: bool) -> None:
-        """Store at a memory that the source of a `supersedes` edge hides it, or no longer does."""
-        superseding = row.type == codec.SUPERSEDES and row.source.memory and row.target.memory
-        seq = self.seq(row.target.text) if superseding else None
+        """Store at the target of a `supersedes` edge whether the source hides it."""
+        is_superseding = row.type == codec.SUPERSEDES and row.source.memory and row.target.memory
+        seq = self.seq(row.target.text) if is_superseding else None
         if seq is None:
             return
         stored = self.superseding(seq)
@@ -215,7 +215,7 @@ class GraphChanges(GraphHistory):
         stored_name = self._existing_name(key)
         if stored_name is not None:
             return stored_name
-        stored_name = self._hot.graph.name(NodeKey(key))
+        stored_name = self._hot.stored_graph.name(NodeKey(key))
         node = keys.node(self._owner, stored_name)
         if self.hot_graph.has_all_nodes or self.get(node) is None:
             self.put(node, codec.encode_row(NodeRow(NodeKey(key), kind, name, name if is_urn else None)))
@@ -230,7 +230,7 @@ class GraphChanges(GraphHistory):
             return True
         if key in self.staged.nodes or key in self.hot_graph.absent or self.hot_graph.has_all_nodes:
             return False
-        stored = keys.node(self._owner, self._hot.graph.name(NodeKey(key)))
+        stored = keys.node(self._owner, self._hot.stored_graph.name(NodeKey(key)))
         if self.get(stored) is not None:
             return True
         if stored not in self.staged.effects:
@@ -239,7 +239,7 @@ class GraphChanges(GraphHistory):
 
     def similar_names(self, key: str) -> list[str]:
         """Return keys of earlier entities, except synonyms, whose name contains this name or is a part of it."""
-        synonyms = {name.text for name in self._hot.graph.unions().names(NodeKey(key))}
+        synonyms = {name.text for name in self._hot.stored_graph.unions().names(NodeKey(key))}
         return [other for other in self.hot_graph.names().similar(key) if other not in synonyms]
 
     def is_superseded(self, seq: int) -> bool:
@@ -309,7 +309,7 @@ class GraphChanges(GraphHistory):
     def _remove_description(self, key: NodeKey, seq: int) -> None:
         row = self.node(key)
         if row is not None and row.described_by == seq:
-            self._undescribed[self.name(key)] = key
+            self._description_lost[self.name(key)] = key
 
     def neighbours(self, seq: int) -> list[codec.StoredNeighbour]:
         """Return the similar memories of a memory, closest first."""
@@ -334,7 +334,7 @@ class GraphChanges(GraphHistory):
     def prune(self) -> None:
         """Delete unreachable nodes. A node whose describing memory is no longer linked to it gets the description of
         the oldest linked memory that has one."""
-        if not (self._detached or self._undescribed):
+        if not (self._detached or self._description_lost):
             return
         owner, partition, effects = self._owner, self._partition, self.staged.effects
         added: dict[bytes, list[tuple[bytes, bytes]]] = {}  # records that the event added, by prefix of the node
@@ -359,7 +359,7 @@ class GraphChanges(GraphHistory):
         for name in orphans:
             effects[keys.node(owner, name)] = None
             self.staged.nodes[self._detached[name].text] = None
-        for name in self._undescribed.keys() - orphans:
+        for name in self._description_lost.keys() - orphans:
             if (row := self.get(keys.node(owner, name))) is not None:
                 seq, description = oldest_description(name)
                 self.put(keys.node(owner, name), codec.encode_row(NodeRow.decode(row).describe(description, seq)))
@@ -368,17 +368,17 @@ class GraphChanges(GraphHistory):
             before = partition.get(keys.node(owner, self.name(key)))
             self.keep_orphan(key, None if before is None else NodeRow.decode(before))
         self.remove_caseless_names(removed)
-        self._detached, self._undescribed = {}, {}
+        self._detached, self._description_lost = {}, {}
 
-    def drop(self, staged: StagedGraphChanges | None) -> None:
+    def restore(self, staged: StagedGraphChanges | None) -> None:
         """Restore earlier staged changes."""
         self.staged = staged or StagedGraphChanges()
         self.forgetting = None
-        self._detached, self._undescribed = {}, {}
+        self._detached, self._description_lost = {}, {}
 
     def publish(self) -> None:
         self.hot_graph.publish(self.staged)
-        self._hot.graph.publish(self.staged.superseded, self.staged.joined)
+        self._hot.stored_graph.publish(self.staged.superseded, self.staged.joined)
 
 
 def _name_in(key: str) -> str:

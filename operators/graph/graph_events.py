@@ -299,7 +299,7 @@ def attempt(changes: GraphChanges, position: Position, work: Callable[[], object
     """Run work on the graph. Return whether it succeeded; after an internal error its changes are dropped."""
     before = changes.staged.copied() if changes.staged.effects else None
     try:
-        once(STEP, position, work, undo=partial(changes.drop, before))
+        once(STEP, position, work, undo=partial(changes.restore, before))
     except InvalidRecord as error:
         if error.code != "internal_error":
             raise

@@ -27,11 +27,11 @@ Nodes = dict[bytes, NodeKey]  # by stored name
 class GraphHistory:
     """Records of an owner's graph, including the changes of one event, and the history that the event adds."""
 
-    def __init__(self, partition: Partition, hot: HotOwner, change: int, ingested_ms: int) -> None:
-        """`change` is the event's number among its owner's, `ingested_ms` its ingestion time."""
+    def __init__(self, partition: Partition, hot: HotOwner, event_number: int, ingested_ms: int) -> None:
+        """`event_number` is the event's number among its owner's, `ingested_ms` its ingestion time."""
         self._partition, self._hot = partition, hot
         self._owner = hot.key
-        self._change = change
+        self._event_number = event_number
         self.hot_graph = hot.hot_graph()
         self.staged = StagedGraphChanges()
         self.ingested_ms = ingested_ms
@@ -52,7 +52,7 @@ class GraphHistory:
 
     def name(self, key: NodeKey) -> bytes:
         """Return the name of a node in storage keys."""
-        return (None if key.memory else self._existing_name(key.text)) or self._hot.graph.name(key)
+        return (None if key.memory else self._existing_name(key.text)) or self._hot.stored_graph.name(key)
 
     def edge(self, name: bytes) -> EdgeRow | None:
         stored = self.get(keys.edge(self._owner, name))
@@ -102,7 +102,7 @@ class GraphHistory:
 
     def keep_neighbour(self, seq: int, neighbour: codec.StoredNeighbour) -> None:
         """Keep the earlier state of a memory's neighbour. Later calls within the event have no effect."""
-        key = keys.past_similar(self._owner, seq, neighbour.seq, self._change)
+        key = keys.past_similar(self._owner, seq, neighbour.seq, self._event_number)
         if self.get(key) is None:
             self.put(key, orjson.dumps([self.ingested_ms, tuple(neighbour)]))
 
@@ -111,7 +111,7 @@ class GraphHistory:
         memory that describes it may be forgotten."""
         plain = None if row is None else tuple(row.describe(None, None))
         stored = orjson.dumps([self.ingested_ms, plain], default=tuple)
-        self._put_kept(keys.past_node(self._owner, self.name(key), self._change), stored)
+        self._put_kept(keys.past_node(self._owner, self.name(key), self._event_number), stored)
 
     def keep_joined(self, source: NodeKey, target: NodeKey, number: int) -> None:
         """Keep that an edge may have joined two names. Whether it did follows from the history of the edge."""
@@ -136,7 +136,7 @@ class GraphHistory:
 
     def _keep(self, name: bytes, seq: int | None, part: bytes, content: Any) -> None:
         """Keep the earlier state of an edge's part. Later calls within the event have no effect."""
-        key = keys.past_edge(self._owner, name, seq, part, self._change)
+        key = keys.past_edge(self._owner, name, seq, part, self._event_number)
         if self.get(key) is None:
             self._put_kept(key, orjson.dumps([self.ingested_ms, content], default=tuple))
 
@@ -171,7 +171,7 @@ class GraphHistory:
         """Delete a memory's earlier statements on an edge, and the edge's earlier values that had no other evidence."""
         self._delete_prefix(keys.past_edge_of(self._owner, name, seq))
         row = self.edge(name)
-        if row is None and not self.forget_unless_stated(name):
+        if row is None and not self.keep_if_stated(name):
             return
         self._forget_given(name, row)
         if row is not None:
@@ -184,8 +184,8 @@ class GraphHistory:
         unknown = codec.Superseded(life.source.text, self.ingested_ms, None, until_ms=self.ingested_ms, needs_edge=True)
         self._put_superseding(life, [unknown])
 
-    def forget_unless_stated(self, name: bytes) -> bool:
-        """Return whether the history of an edge contains a statement; if not, delete this history."""
+    def keep_if_stated(self, name: bytes) -> bool:
+        """Keep the history of an edge if it contains a statement, otherwise delete it. Return whether it is kept."""
         parts = []
         for key in self._existing_keys(keys.past_edges(self._owner, name)):
             if self._supports_edge(key):
@@ -257,8 +257,8 @@ class GraphHistory:
 
     def _put_superseding(self, life: Life, past: list[codec.Superseded]) -> None:
         """Replace the past times at which an edge superseded a memory."""
-        superseding = life.type == codec.SUPERSEDES and life.source.memory and life.target.memory
-        seq = self.seq(life.target.text) if superseding else None
+        is_superseding = life.type == codec.SUPERSEDES and life.source.memory and life.target.memory
+        seq = self.seq(life.target.text) if is_superseding else None
         if seq is None:
             return
         before = self.superseding(seq)

@@ -132,7 +132,7 @@ def graph_at(hot: HotOwner, index: OwnerIndex, moment: Moment, *, of_versions: b
         return (ScopedVersionGraph if is_scoped else VersionGraph)(hot.partition, hot.key, index, *times_ms)
     if is_scoped or times_ms != (None, None):
         return (ScopedGraph if is_scoped else PastGraph)(hot.partition, hot.key, index, *times_ms)
-    return hot.graph
+    return hot.stored_graph
 
 
 def newest_seqs(index: OwnerIndex, moment: Moment) -> list[int]:

@@ -84,7 +84,7 @@ def test_memory_is_kept_when_its_graph_part_is_dropped(engine: Engine, faults: F
     assert (receipt["outcome"], receipt["memory_id"], receipt["code"]) == ("created", "a", SYNC_FAILED)
     assert engine.nodes().keys() == {memory("a")}
     assert (engine.graph.links(0), list(engine.graph.all_edges())) == ([], [])
-    assert engine.hot.graph.node(memory("a")) is not None
+    assert engine.hot.stored_graph.node(memory("a")) is not None
 
 
 @pytest.mark.parametrize("restart", [False, True])

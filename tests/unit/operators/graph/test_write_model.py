@@ -149,7 +149,7 @@ def check(engine: Engine, model: Model) -> None:
         seqs = sorted((model.rows[m].seq for m, found in model.links.items() if names & found.keys()), reverse=True)
         assert graph.members(NodeKey(key), 100) == seqs
         assert graph.members(NodeKey(key), 1) == seqs[:1]
-        assert engine.hot.graph.node(NodeKey(key)) == graph.node(NodeKey(key))  # what was kept in memory
+        assert engine.hot.stored_graph.node(NodeKey(key)) == graph.node(NodeKey(key))  # what was kept in memory
     for end in {end for ends in found for end in ends[:2]}:
         assert {(edge.source, edge.target, edge.type) for edge in graph.edges(end, 100)} == listed_at(end, found)
     superseded = {seq: sorted(one.by for one in by) for seq, by in graph.superseded().items()}
