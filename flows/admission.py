@@ -199,8 +199,8 @@ class LiveAdmission:
     def authenticate(self, headers: Headers) -> None:
         self._authoriser.authenticate(self._record(headers))
 
-    def check_tenant(self, tenant_id: str, headers: Headers, *, decides: bool) -> str | None:
-        return self._authoriser.check_tenant(self._record(headers), tenant_id, decides=decides)
+    def check_tenant(self, tenant_id: str, headers: Headers, *, sends: bool) -> str | None:
+        return self._authoriser.check_tenant(self._record(headers), tenant_id, sends=sends)
 
     def _record(self, headers: Headers) -> Record:
         if (error := self._failure()) is not None:

@@ -43,7 +43,7 @@ class TenantRollouts:
         self._admission, self._decisions, self._store = admission, decisions, store
 
     def state(self, tenant_id: str, headers: Headers) -> RolloutShown:
-        self._admission.check_tenant(tenant_id, headers, decides=False)
+        self._admission.check_tenant(tenant_id, headers, sends=False)
         at_ms = now_ms()
         decision = self._decisions.decision(tenant_id, "graph.rollout", DEFAULT, at_ms)
         verdict = self._decisions.decision(tenant_id, "gate.verdict", DEFAULT, at_ms)
@@ -57,7 +57,7 @@ class TenantRollouts:
         )
 
     async def decide(self, rollout: Rollout, headers: Headers, timeout_s: float) -> None:
-        key_name = self._admission.check_tenant(rollout.tenant_id, headers, decides=True)
+        key_name = self._admission.check_tenant(rollout.tenant_id, headers, sends=True)
         if key_name is not None:  # senders may write any name into `by`
             rollout = rollout.model_copy(update={"by": f"{rollout.by} (key {key_name})"})
         try:

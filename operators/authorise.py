@@ -82,13 +82,13 @@ class Authoriser:
         else:
             self._grant(record, ALL_TENANTS)  # a token names its own tenant
 
-    def check_tenant(self, record: Record, tenant_id: str, *, decides: bool) -> str | None:
-        """Check whether a record's sender may read a tenant's control events, or send new ones (`decides`). Return the
+    def check_tenant(self, record: Record, tenant_id: str, *, sends: bool) -> str | None:
+        """Check whether a record's sender may read a tenant's control events, or send new ones (`sends`). Return the
         sender's name; None if credentials are not required. Raise InvalidRecord (`unauthenticated`, `forbidden`)."""
         if not self._is_checked(record.append_ms):
             return None
         grant, end_user = self._grant(record, tenant_id)
-        grant.check_tenant(tenant_id, end_user, decides=decides)
+        grant.check_tenant(tenant_id, end_user, sends=sends)
         return grant.name
 
     def ids(self, record: Record) -> dict[str, str]:

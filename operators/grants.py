@@ -1,4 +1,4 @@
-"""Rights of senders, by their API keys and JWTs as of any time.
+"""Rights that API keys and JWTs gave their senders at a point in time.
 
 Senders with credentials for some projects may change memories of these projects, but no data that all projects of a
 user share. Memories of other projects are treated as missing. Ids are an exception: they are unique per owner, so an id
@@ -64,14 +64,14 @@ class Grant(NamedTuple):
         if end_user is not None and end_user != event.user_id:
             raise refusal("forbidden", "user_id", "x-end-user-id names another user: it must be the event's user_id")
 
-    def check_tenant(self, tenant_id: str, end_user: str | None, *, decides: bool) -> None:
+    def check_tenant(self, tenant_id: str, end_user: str | None, *, sends: bool) -> None:
         """Raise InvalidRecord (`forbidden`) if the credentials do not permit reading a tenant's control events, or
-        sending new ones (`decides`), which needs a key for all tenants."""
+        sending new ones (`sends`), which needs a key for all tenants."""
         if self.tenant_id not in (None, tenant_id):
             raise refusal("forbidden", "tenant_id", "the credentials are for another tenant")
         if (self.projects, self.environments, self.end_users, end_user) != (None, None, None, None):
             raise refusal("forbidden", "", "the credentials are for a part of the tenant; this needs the whole tenant")
-        if decides and self.tenant_id is not None:
+        if sends and self.tenant_id is not None:
             raise refusal("forbidden", "", "control events need a key for all tenants (recallflow keys create '*')")
 
     def ids(self, end_user: str | None) -> dict[str, str]:
@@ -87,7 +87,7 @@ class Grant(NamedTuple):
 
 
 def refusal(code: ErrorCode, field: str, problem: str) -> InvalidRecord:
-    """Return an error about credentials. It must not quote the sender, nor reveal existing names."""
+    """Return an error about credentials. `problem` must not repeat sent text, nor reveal existing names."""
     return InvalidRecord(code, [FieldProblem(field, problem)])
 
 
@@ -132,8 +132,8 @@ class ApiKeys:
             raise refusal("unauthenticated", KEY_HEADER, "not an API key: send the key as recallflow printed it, rfk_…")
         holder, key = self._find(tenant_id, parsed.name, at_ms)
         salt, stored = (_NO_SALT, _NO_HASH) if key is None else (key.salt, key.hash)
-        is_secret = hmac.compare_digest(hash_secret(salt, parsed.secret).encode(), stored.encode())
-        if key is None or not is_secret:
+        matches = hmac.compare_digest(hash_secret(salt, parsed.secret).encode(), stored.encode())
+        if key is None or not matches:
             raise refusal("unauthenticated", KEY_HEADER, UNKNOWN_KEY)
         # Checked last, so that only a sender with the secret learns of the revocation.
         if self._decisions.is_revoked(holder, API_KEY, parsed.name, at_ms):
@@ -141,8 +141,8 @@ class ApiKeys:
         return self._grant(holder, key)
 
     def unverified_grant(self, text: str, at_ms: int) -> Grant | None:
-        """Return the rights of the key with the text's name; None unless exactly one tenant has one. The secret is not
-        checked: call `grant` before any action."""
+        """Return the rights of the key that `text` names; None unless exactly one tenant has a key with this name. The
+        secret is not checked: call `grant` before any action."""
         parsed = ApiKeyText.parse(text)
         holders = [] if parsed is None else self._decisions.tenants(API_KEY, parsed.name)
         if parsed is None or len(holders) != 1:
@@ -200,7 +200,7 @@ class TokenVerifier:
         """`secrets` are by fingerprint. The caller may add secrets later."""
         self._decisions, self._issuer, self._secrets = decisions, issuer, secrets
         self._public_keys: dict[str, Any] = {}  # by fingerprint
-        self._heads = BoundedCache(_head, VERIFIED_BYTES // 4)
+        self._headers = BoundedCache(_header, VERIFIED_BYTES // 4)
         self._verified: BoundedCache[tuple[str, str, str], Verified] = BoundedCache(self._verify, VERIFIED_BYTES)
 
     def grant(self, token: str, append_ms: int, at_ms: int) -> Grant:
@@ -208,7 +208,7 @@ class TokenVerifier:
         InvalidRecord (`unauthenticated`)."""
         if len(token) > TOKEN_CHARACTERS:
             raise _refusal(f"the token has over {TOKEN_CHARACTERS:,} characters")
-        kid, algorithm = self._heads[token]
+        kid, algorithm = self._headers[token]
         key = self._only_key(algorithm, at_ms) if kid is None else self._key(kid, at_ms)
         if key is None:
             raise _refusal("the token's signing key is unknown or revoked: get a new token")
@@ -287,15 +287,15 @@ class TokenVerifier:
         return Verified(grant, _time_ms(claims, "nbf") if "nbf" in claims else 0, _time_ms(claims, "exp"))
 
 
-def _head(token: str) -> tuple[str | None, str]:
+def _header(token: str) -> tuple[str | None, str]:
     """Return the key name, if any, and the algorithm in a token's header. Raise InvalidRecord."""
     import jwt
 
     try:
-        head = jwt.get_unverified_header(token)
+        header = jwt.get_unverified_header(token)
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
         raise _refusal(_UNREADABLE) from None
-    return head.get("kid"), str(head.get("alg"))
+    return header.get("kid"), str(header.get("alg"))
 
 
 def _name(claims: dict[str, Any], claim: str) -> str:
