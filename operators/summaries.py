@@ -1,7 +1,7 @@
 """Extractive summaries: the most informative sentences of a group of memories, in order.
 
-Names, numbers, words of decisions and many words raise the score of a sentence; being a question lowers it. A table of
-the language lists the words of decisions. No model is called, and equal memories give equal summaries."""
+Names, numbers, decision words and a greater length raise the score of a sentence; a question mark lowers it. A table
+of the language lists decision words. No model is called, and equal memories give equal summaries."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,13 +33,13 @@ SENTENCE_CHARACTERS = 240
 # Weights of a sentence: per name, per number, for a decision, per word; and for a question.
 NAME, NUMBER, DECISION, WORD, QUESTION = 1.0, 1.0, 1.5, 0.3, -1.0
 NAMES, NUMBERS, WORDS = 3, 3, 8  # further names, numbers and words of a sentence do not count
-SHARE_MIN = 0.2  # the least weight relative to the best sentence
+SHARE_MIN = 0.2  # the lowest score of a chosen sentence, as a share of the best score
 REPEATED_SHARE = 0.6  # a sentence with a larger share of words in common with a chosen one is left out
 _NUMBER = regex.compile(r"\p{Nd}+(?:[.,:/-]\p{Nd}+)*")
 _ASKS = ("?", "？", "؟")
 CATEGORIES = 16  # per context
-UNCATEGORISED = 200  # number of the newest memories without a category to which rules apply
-PLAIN = ("message", "fact")
+UNCATEGORISED = 200  # limit of memories that rules assign to a category; the newest are taken
+UNCATEGORISED_KINDS = ("message", "fact")
 SUMMARISED_LAYER = "long_term"
 
 
@@ -74,14 +74,14 @@ class Summaries:
         conversation = self._index.conversation
         slots = conversation.slots[positions]
         if len(positions) > count:
-            best = np.argsort(-self._index.words.information(slots, self._shares), kind="stable")[:count]
+            best = np.argsort(-self._index.words.information(slots, self._word_shares), kind="stable")[:count]
             slots = slots[np.sort(best)]
         languages = language_in(self._index.facts["flags"][slots]).tolist()
         found = zip(self._rows(slots.tolist()), languages, strict=True)
         return [(row, language) for row, language in found if is_readable(row)]
 
     @cached_property
-    def _shares(self) -> Column:
+    def _word_shares(self) -> Column:
         return self._index.words.shares(self._index.conversation.slots)
 
     def summarise(self, rows: list[tuple[MemoryRow, int]]) -> str:
@@ -129,7 +129,7 @@ def category_of(row: MemoryRow, configured: Mapping[str, str]) -> str | None:
     """Return a memory's category, its own or by rules. `configured`: the tenant's categories by case-folded name."""
     if row.category is not None:
         return row.category
-    names = [*row.topics, *row.tags, *([] if row.kind in PLAIN else [row.kind])]
+    names = [*row.topics, *row.tags, *([] if row.kind in UNCATEGORISED_KINDS else [row.kind])]
     known = (configured[name.casefold()] for name in names if name.casefold() in configured)
     return next(known, next(iter(names), None))
 
@@ -142,8 +142,8 @@ def category_summaries(
     wanted: Sequence[str] | None,
     configured: Iterable[str],
 ) -> dict[str, str]:
-    """Return an extractive summary per category, by name, of the permitted memories of the long-term layer, except of
-    the categories `exclude`. `wanted` is None for all categories. `configured` are names of the tenant's categories."""
+    """Return summaries of permitted long-term memories, by category name. Included are the categories in `wanted` (None
+    for all) that are not in `exclude`. `configured` are names of the tenant's categories."""
     by_name = {name.casefold(): name for name in configured}
     summaries, facts = Summaries(index, rows, CATEGORIES), index.conversation.facts
     permitted = permitted[facts["layer"][permitted] == index.names.number_of(SUMMARISED_LAYER)]
@@ -160,11 +160,10 @@ def category_summaries(
             continue
         if len(groups.get(found, ())) < MEMORIES and (found in groups or len(groups) < CATEGORIES):
             groups[found].append((row, language))
-    # Facts have no position in a conversation, so that the summary orders memories by time.
+    # Facts have no position in a conversation, so memories are ordered by time.
     for group in groups.values():
         group.sort(key=lambda read: (read[0].created_ms, read[0].seq))
-    found_texts = {name: summaries.summarise(groups[name]) for name in sorted(groups)}
-    return {name: text for name, text in found_texts.items() if text}
+    return {name: text for name in sorted(groups) if (text := summaries.summarise(groups[name]))}
 
 
 def _uncategorised(index: OwnerIndex, positions: Positions) -> Positions:

@@ -13,7 +13,7 @@ ADJOINING = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u303b\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003134f"
 )
-# A letter, digit or mark outside Latin script. In a text without one, `re` finds the same words as Unicode's rules.
+# A letter, digit or mark outside Latin script. Without one, `\w+` finds the words of a text.
 BEYOND_LATIN = re.compile(r"[^\W\x00-\u024f\u1e00-\u1eff]|[\u0300-\u036f]")
 KANA = re.compile("[\u3040-\u30ff]")
 _SPACED = "arabic", "armenian", "cyrillic", "devanagari", "greek", "hangul", "tamil", "latin"
@@ -31,7 +31,7 @@ _ARABIC = re.compile("[\u0600-\u06ff]")
 _DEVANAGARI = re.compile("[\u0900-\u097f]")
 # More marks on a character than any language uses (Unicode's stream-safe format): they normalise in quadratic time.
 _STACKED = regex.compile(r"(?<=\p{M}{30})\p{M}+")
-EXPANSION_MOST = 4  # largest factor by which normalisation lengthens a text: some characters expand to 18
+EXPANSION_MOST = 4  # normalisation cuts a text at this multiple of its length; one character can become 18
 _DIGIT = re.compile("[٠-٩۰-۹०-९]")
 _DIGITS = {ord(character): str(unicodedata.digit(character)) for character in "٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹०१२३४५६७८९"}
 _GRAM = 4
