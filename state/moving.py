@@ -51,8 +51,8 @@ class Merge(NamedTuple):
 
 # Generation, next memory offset and first open query of a partition's reader.
 ReaderProgress = tuple[int, int, int]
-# Decodes a stored progress record into its deployment and progress.
-ReadProgress = Callable[[bytes], tuple[str, ReaderProgress]]
+# Returns the deployment and the progress of a stored progress record.
+DecodeProgress = Callable[[bytes], tuple[str, ReaderProgress]]
 _NO_PROGRESS: ReaderProgress = (0, 0, 0)
 
 
@@ -62,7 +62,7 @@ class _Copy(NamedTuple):
     path: Path
     partition: Partition
     topic_ids: dict[str, str]  # by name, of the topics that its directory reads
-    applied_offsets: dict[str, int]  # by topic partition of the same number, and by source that is not a topic
+    applied_offsets: dict[str, int]  # by source: a topic's partition of this number, or not a topic
     deployment: str
     progress: ReaderProgress
 
@@ -75,8 +75,8 @@ class _Copy(NamedTuple):
     def is_older_than(self, newest: "_Copy") -> bool:
         """Return whether `newest` certainly contains this copy.
 
-        It does not if this copy has a later generation, but its next offset is below that of `newest`: the log may have
-        lost records after `newest` applied them, and this copy applied other ones at these offsets."""
+        It may not if this copy's reader has a later generation and a lower offset than `newest`: the log may have lost
+        records after `newest` applied them, and this copy applied other ones at these offsets."""
         deployments = {self.deployment, newest.deployment} - {""}
         if not self.topic_ids or self.topic_ids != newest.topic_ids or len(deployments) > 1:
             return False
@@ -104,13 +104,13 @@ def split(source: Path, targets: Mapping[Path, Collection[int]], at_rest: AtRest
         return _carry_out([one for target in targets for one in _plan(source, target, targets[target])], at_rest)
 
 
-def merge(sources: Sequence[Path], target: Path, at_rest: AtRest, progress_of: ReadProgress, *, now_ms: int) -> Merge:
+def merge(sources: Sequence[Path], target: Path, at_rest: AtRest, decode: DecodeProgress, *, now_ms: int) -> Merge:
     """Move all partitions of directories into one, which is created if it does not exist.
 
     Several members' directories may have copies of a reassigned partition. The newest is moved, with the latest
     committed progress of all. The others are marked as released. Raise StateError if copies cannot be compared."""
     with _locked_directories([*sources, target]):
-        older = _mark_older([*sources, target], at_rest, progress_of, now_ms)
+        older = _mark_older([*sources, target], at_rest, decode, now_ms)
         source_of: dict[int, Path] = {}
         for path in sources:
             for number in folders.unreleased_numbers(path):
@@ -129,7 +129,7 @@ def _locked_directories(paths: Iterable[Path]) -> Iterator[None]:
         yield
 
 
-def _mark_older(paths: Sequence[Path], at_rest: AtRest, progress_of: ReadProgress, now_ms: int) -> list[OlderCopy]:
+def _mark_older(paths: Sequence[Path], at_rest: AtRest, decode: DecodeProgress, now_ms: int) -> list[OlderCopy]:
     """Mark all copies of each partition except the newest, which gets the latest committed progress of all. Change
     nothing if any copies cannot be compared. A folder that is being moved is not a copy."""
     directories_of = defaultdict[int, list[Path]](list)
@@ -147,7 +147,7 @@ def _mark_older(paths: Sequence[Path], at_rest: AtRest, progress_of: ReadProgres
                 check_same(first.path, first.fingerprint, path, describe(path).fingerprint)
             directories[path] = stack.enter_context(StateDirectory.existing(path, CACHE_BYTES, at_rest))
         for number, found in several.items():
-            newest, *others = _newest_first([_copy(directories[path], number, progress_of) for path in found])
+            newest, *others = _newest_first([_copy(directories[path], number, decode) for path in found])
             older += [OlderCopy(number, one.path, newest.path) for one in others]
             latest = max((newest, *others), key=lambda one: one.progress)
             if latest.partition.progress is not None and latest.progress > newest.progress:
@@ -159,7 +159,7 @@ def _mark_older(paths: Sequence[Path], at_rest: AtRest, progress_of: ReadProgres
     return older
 
 
-def _copy(directory: StateDirectory, number: int, progress_of: ReadProgress) -> _Copy:
+def _copy(directory: StateDirectory, number: int, decode: DecodeProgress) -> _Copy:
     partition, topic_ids = directory.partition(number), read_topic_ids(directory.path)
     # Offsets of other partitions of a topic come from forwarded records: they do not tell how far the log was read.
     applied_offsets = {
@@ -167,7 +167,7 @@ def _copy(directory: StateDirectory, number: int, progress_of: ReadProgress) -> 
         for source, offset in partition.applied.items()
         if _topic(source) not in topic_ids or source.endswith(f":{number}")
     }
-    deployment, progress = ("", _NO_PROGRESS) if partition.progress is None else progress_of(partition.progress)
+    deployment, progress = ("", _NO_PROGRESS) if partition.progress is None else decode(partition.progress)
     return _Copy(directory.path, partition, topic_ids, applied_offsets, deployment, progress)
 
 
@@ -186,7 +186,7 @@ def _topic(source: str) -> str:
 
 
 def _plan(source: Path, target: Path, numbers: Collection[int]) -> list[Move]:
-    """Return the moves that an earlier, interrupted call has not completed. Raise StateError if one is impossible."""
+    """Return the moves of partitions that are still in the source. Raise StateError if one is impossible."""
     fingerprint = describe(source).fingerprint
     if source.resolve() == target.resolve():
         raise UsageError(f"{source} and {target} are one directory: name another target")
@@ -211,7 +211,7 @@ def _plan(source: Path, target: Path, numbers: Collection[int]) -> list[Move]:
 
 
 def _secret(path: Path, number: int) -> StoredSecret:
-    """Return the secret of a partition. Copies of a partition share it, and no other directory has it."""
+    """Return the secret of a partition. Only copies of this partition in other directories have the same one."""
     return folders.read_secret(folders.partition_folder(path, number)) or describe(path).secret
 
 
