@@ -15,7 +15,7 @@ from recallflow.state.person import Fields, Person
 from recallflow.state.rows import Entry, MemoryRow
 from recallflow.state.state_hash import owners
 
-# Fields whose contents senders name. They stay unchanged, because these names may end in `_ms` too.
+# Fields with names from senders. They stay unchanged, because such names may end in `_ms` too.
 _FREE_FORM = frozenset(("metadata", "properties", "entities", "derived_from", "event", "output"))
 _TIMES_WITHOUT_SUFFIX = frozenset(("valid_from", "valid_to", "until"))
 Event = dict[str, Any]
@@ -46,8 +46,8 @@ def export(directory: StateDirectory, tenant_id: str, user_id: str, environments
 
 
 def _erasures(partition: Partition, tenant_id: str, user_id: str, environments: Collection[str]) -> Iterator[Fields]:
-    """Yield the erasures of the user. The state has only hashes of environments, so others than `environments` and the
-    default one have no name."""
+    """Yield the erasures of the user. The state has only hashes of environments, so the name is known for
+    `environments` and the default one only."""
     keyring = partition.keyring
     user = keyring.user(tenant_id, user_id)
     names = {keyring.owner(Owner(tenant_id, one, user_id)): one for one in (*environments, PRODUCTION)}
@@ -149,8 +149,8 @@ def _scope(owner: Owner, row: MemoryRow) -> Event:
 
 
 def _derived(row: MemoryRow) -> Event:
-    """Return the derivation of a memory, without the content hashes of its sources: in the export, later versions of
-    these may precede the memory."""
+    """Return the derivation of a memory, without the content hashes of its sources, because later versions of the
+    sources may precede the memory in the export."""
     if not row.derived_from:
         return {}
     omitted = ("content_hash", "others", "source")

@@ -26,7 +26,7 @@ from recallflow.queries import K_MAX
 from recallflow.service import check_forgotten
 
 SESSION_CHARACTERS = 120  # limit of a session's id, because the owner `run:ID` may have at most 128
-FACTS_MAX, QUESTION_MESSAGES = 5, 4  # facts in a session's memory, and the newest messages that they match
+FACTS_MAX, QUESTION_MESSAGES = 5, 4  # facts in a session's memory; the newest messages are the query for them
 ROLES = {"norole": "user", "ai": "assistant", "human": "user"}  # role of Zep's and LangChain's clients → our role
 OK = {"message": "OK"}
 Scope = Literal["facts", "messages", "edges", "episodes"]  # the first two are of sessions, the others of the graph
@@ -42,7 +42,7 @@ class UrlParameters(Fields):
         return {name: value for name, value in parameters.items() if value}
 
 
-class MemoryPart(UrlParameters):
+class MemoryParameters(UrlParameters):
     lastn: Annotated[int, Field(ge=0, le=1_000)] = 0
     min_rating: Annotated[Fraction, Field(alias="minRating")] = 0.0
 
@@ -108,8 +108,7 @@ class NewMemory(Fields):
 
 
 class ZepSearch(Fields):
-    """Search of sessions, or of the graph, whose requests use the second alias of fields. The last three fields have no
-    effect."""
+    """Search of sessions, or of the graph: its requests use the second alias. The last three fields have no effect."""
 
     text: Annotated[str, Field(validation_alias=AliasChoices("text", "query"))]
     scope: Annotated[Scope, Field(validation_alias=AliasChoices("search_scope", "scope"))] = "facts"
@@ -136,7 +135,7 @@ class ZepCalls(ClientCalls):
     def user_id(self) -> str:
         return owner_of({USER: self.request.path_params["user_id"]})[0]
 
-    async def remember(self, user_id: str, **metadata: Any) -> None:
+    async def add_record(self, user_id: str, **metadata: Any) -> None:
         event = {"type": "message", "content": None, "id": str(uuid.uuid4()), "metadata": metadata}
         await self.apply(user_id, [event])
 
@@ -179,9 +178,9 @@ class ZepCalls(ClientCalls):
         """Store a session. Return the owner of its memories."""
         run = session_run(session.session_id)
         owner = owner_of({USER: session.user_id})[0] if session.user_id else run
-        await self.remember(owner, zep="session", session_id=session.session_id, metadata=session.metadata)
+        await self.add_record(owner, zep="session", session_id=session.session_id, metadata=session.metadata)
         if owner != run:
-            await self.remember(run, zep="owner", owner=owner)
+            await self.add_record(run, zep="owner", owner=owner)
         return owner
 
     async def messages(self, owner: str, limit: int) -> list[dict[str, Any]]:
@@ -261,7 +260,7 @@ async def add_memory(calls: ZepCalls) -> dict[str, Any]:
 
 async def get_memory(calls: ZepCalls) -> dict[str, Any]:
     """Return the newest messages of a session, and facts of its owner that match them."""
-    parameters: MemoryPart = calls.parameters
+    parameters: MemoryParameters = calls.parameters
     return await _memory(calls, await calls.owner(calls.session_id), parameters.lastn or 6, parameters.min_rating)
 
 
@@ -365,7 +364,7 @@ def _edge(fact: Fact) -> dict[str, Any]:
 
 
 def _memory_of_fact(calls: ZepCalls) -> tuple[str, str]:
-    """Return the owner and the id of the memory that the fact in the path is. Raise InvalidRecord (`not_found`)."""
+    """Return the owner and the id of the memory from the fact id in the path. Raise InvalidRecord (`not_found`)."""
     fact_id = calls.request.path_params["fact_id"]
     try:
         owner, memory_id = map(str, orjson.loads(urlsafe_b64decode(fact_id + "=" * (-len(fact_id) % 4))))
@@ -390,7 +389,7 @@ async def add_user(calls: ZepCalls) -> dict[str, Any]:
     user_id = owner_of({USER: body.user_id})[0]
     if await calls.records(user_id, zep="user"):
         raise Problem("invalid_event", f"{user_id!r} exists: user.update changes it", "user_id")
-    await calls.remember(user_id, zep="user", **body.model_dump())
+    await calls.add_record(user_id, zep="user", **body.model_dump())
     return shown_user(user_id, await _profile(calls, user_id))
 
 
@@ -437,7 +436,7 @@ OPERATIONS: compatible.Operations = (
     (f"POST {_API}/sessions/search", search_sessions, ZepPage),
     (f"GET {_SESSION}", get_session, Fields),
     (f"PATCH {_SESSION}", update_session, Fields),
-    (f"GET {_SESSION}/memory", get_memory, MemoryPart),
+    (f"GET {_SESSION}/memory", get_memory, MemoryParameters),
     (f"POST {_SESSION}/memory", add_memory, Fields),
     (f"DELETE {_SESSION}/memory", delete_memory, Fields),
     (f"GET {_SESSION}/messages", list_messages, ZepPage),
