@@ -124,7 +124,7 @@ class Router:
         topic = self._topic_of(output)
         match output:
             case Answer():
-                outgoing = replace(self._answer(output, output.body), instead=partial(self._failed, output))
+                outgoing = replace(self._answer(output, output.body), replacement=partial(self._failed, output))
             case ReceiptOutput() | TaskRequest() | AuditEntry():
                 outgoing = self._outgoing(output, output.key, output.body)
             case DeadLetter():
@@ -136,7 +136,7 @@ class Router:
                 outgoing = self._outgoing(output, output.key, output.body)
                 bare = self._outgoing(output, output.key, output.bare)
                 fits = len(output.body) <= outgoing.room_bytes(self.max_bytes[topic])
-                outgoing = replace(outgoing, instead=lambda _: bare) if fits else bare
+                outgoing = replace(outgoing, replacement=lambda _: bare) if fits else bare
             case Reroute():
                 return ToSend(topic, output.owning_partition, _moved(output))
             case EventOutput():
@@ -196,7 +196,7 @@ def letter(output: DeadLetter, max_bytes: int) -> Outgoing:
     if masked + masked_in_key:
         changes |= {"error.masked": str(masked + masked_in_key)}
     uncut = _outgoing(output, key, None if record.tombstone else value, (*own, *error_headers(output, changes)))
-    uncut = replace(uncut, instead=partial(_letter_without_record, output))
+    uncut = replace(uncut, replacement=partial(_letter_without_record, output))
     if len(value) <= uncut.room_bytes(max_bytes):
         return uncut
     cut = replace(uncut, headers=(*own, *error_headers(output, changes | _size_and_hash(record.original))))

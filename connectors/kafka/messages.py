@@ -51,7 +51,7 @@ def append_ms(message: Any) -> int:
 
 
 def json_of(value: bytes, headers: Headers | None) -> bytes:
-    """Return the event of a record as JSON. The record shows its wire format itself. Raise InvalidRecord."""
+    """Return the event of a record as JSON; its value or its headers state the wire format. Raise InvalidRecord."""
     if isinstance(value, RegisteredValue):
         value = value.json()
     return event_json(value, headers) if headers and value and is_cloud_event(headers) else value
@@ -67,6 +67,7 @@ def json_or_wire(message: Any) -> bytes:
 
 
 def record_of(message: Any, *, silent: bool = False, unapplied: int = 0) -> Record:
+    """Return a message as a record. See `Record` for `silent` and `unapplied`."""
     wire, headers, refusal = message.value() or b"", headers_of(message), None
     try:
         value = json_of(wire, headers)
@@ -94,15 +95,15 @@ def size_bytes(message: Any) -> int:
 
 @dataclass(slots=True, frozen=True)
 class Outgoing:
-    """Record to deliver. `source` and `number` are its identity. `instead` returns the stand-in for a refused record,
-    from the reason. `delivered` is called with the append time (epoch ms)."""
+    """Record to deliver. `source` and `number` are its identity. If the brokers refuse the record, `replacement`
+    returns another one for it, from the reason. `delivered` is called with the append time (epoch ms)."""
 
     source: str
     number: int
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
-    instead: "Callable[[str], Outgoing] | None" = None
+    replacement: "Callable[[str], Outgoing] | None" = None
     delivered: Callable[[int], None] | None = None
 
     @property
@@ -131,7 +132,7 @@ def identity_of(message: Any) -> list[Identity]:
 
 
 KEY_BYTES = 4_096  # longer keys of outputs are cut; an owner's key has at most 1,025 bytes
-REPLAYED_HEADER = "recallflow-replayed"  # header of the marker that a dead letter was sent: the letter's position
+REPLAYED_HEADER = "recallflow-replayed"  # marks a dead letter as sent again; the value is its position
 ERROR_PREFIX = "error."
 _INCOMPLETENESS = {"size", "sha256", "key_size", "masked", "headers_dropped", "refused"}
 FIRST_HEADER = "error.code"  # first of a dead letter's own headers; earlier ones belong to the record, under any names
@@ -186,8 +187,8 @@ class Letter:
     @property
     def replay_headers(self) -> Headers:
         """Return the headers for the record's replay: its own, and the time of its first append."""
-        has_time = not self.record_ms or any(name == TIME_HEADER for name, _ in self.headers)
-        return self.headers if has_time else (*self.headers, (TIME_HEADER, str(self.record_ms).encode()))
+        needs_time = self.record_ms and all(name != TIME_HEADER for name, _ in self.headers)
+        return (*self.headers, (TIME_HEADER, str(self.record_ms).encode())) if needs_time else self.headers
 
     def completed(self, original: Any) -> "Letter":
         """Return the letter with the whole record, if the message at its source position still is that record."""
@@ -196,7 +197,7 @@ class Letter:
             is_original = hashlib.sha256(value or b"").hexdigest() == error["sha256"]
         else:
             is_original = value is not None and mask(value)[0] == self.value
-        if "refused" not in error:
+        if "refused" not in error:  # else the letter has a key even if the record has none
             is_original &= (None if key is None else mask(key)[0][:KEY_BYTES]) == self.key
         if not is_original or headers is None:
             return self

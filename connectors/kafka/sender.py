@@ -424,8 +424,8 @@ class OutputSender(Sender):
             return
         where = f"{item.topic}:{item.partition}: an output of {item.outgoing.source}"
         _log.error("%s was refused: %s", where, reason)
-        stand_in = item.outgoing.instead and item.outgoing.instead(reason)
-        if stand_in is None or not self._is_accepted(item._replace(outgoing=stand_in)):
+        replacement = item.outgoing.replacement and item.outgoing.replacement(reason)
+        if replacement is None or not self._is_accepted(item._replace(outgoing=replacement)):
             _log.error("%s is left out: the topic takes nothing in its place either; check the topic's settings", where)
 
     def _is_accepted(self, item: ToSend) -> bool:

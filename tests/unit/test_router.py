@@ -103,8 +103,8 @@ def test_a_result_and_its_events_go_where_they_are_read() -> None:
     enriching = Router(TOPICS, ONE_EACH, topics)
     *place, result = enriching.route(ResultOutput(AT, 0, b"acme/ann", b"{}", b"bare"))
     assert (place, result.key, result.value) == ([TOPICS.results, 0], b"acme/ann", b"{}")
-    assert result.instead is not None
-    assert result.instead("it is too large") == replace(result, value=b"bare", instead=None)
+    assert result.replacement is not None
+    assert result.replacement("it is too large") == replace(result, value=b"bare", replacement=None)
     *place, event = enriching.route(EventOutput(AT, 3, b"acme/ann", b"{}"))
     assert (place, event.key, event.number) == ([TOPICS.memory, 0], b"acme/ann", 3)
 
@@ -112,7 +112,7 @@ def test_a_result_and_its_events_go_where_they_are_read() -> None:
 def test_result_too_large_is_sent_bare() -> None:
     enriching = Router(TOPICS, ONE_EACH, dict.fromkeys(TOPICS.enrichment_output_topics(), RECORD_BYTES_MIN))
     sent = enriching.route(ResultOutput(AT, 0, b"acme/ann", b"x" * RECORD_BYTES_MIN, b"bare")).outgoing
-    assert (sent.value, sent.instead) == (b"bare", None)
+    assert (sent.value, sent.replacement) == (b"bare", None)
 
 
 def test_dead_letter_holds_the_record_and_its_error() -> None:
@@ -198,8 +198,8 @@ def test_a_key_that_is_cut_still_says_which_partition() -> None:
 
 def test_substitute_for_a_refused_answer_gives_the_reason() -> None:
     outgoing = router().route(answer("x")).outgoing
-    assert outgoing.instead is not None
-    told = outgoing.instead("Broker: Message size too large")
+    assert outgoing.replacement is not None
+    told = outgoing.replacement("Broker: Message size too large")
     assert (told.identity, told.key) == (outgoing.identity, outgoing.key)
     assert told.value is not None
     body = orjson.loads(told.value)
@@ -209,8 +209,8 @@ def test_substitute_for_a_refused_answer_gives_the_reason() -> None:
 
 def test_stand_in_of_a_dead_letter_has_no_value() -> None:
     made = letter(refused(b"value", key=None), RECORD_BYTES_MIN)
-    assert made.instead is not None
-    told = made.instead("Broker: Broker failed to validate record")
+    assert made.replacement is not None
+    told = made.replacement("Broker: Broker failed to validate record")
     headers = dict(told.headers)
     assert (told.key, told.value) == (b"query.events:0:7", b"")
     assert (headers["error.refused"], headers["error.size"]) == (b"Broker: Broker failed to validate record", b"5")

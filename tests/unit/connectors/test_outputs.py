@@ -92,10 +92,10 @@ def output_sender(outage_s: float = OUTAGE_S, stopping: threading.Event | None =
     return OutputSender(KafkaOptions("nowhere:1"), sizes, lambda _: None, outage_s, stopping)
 
 
-def answer(number: int, *, has_stand_in: bool = False) -> ToSend:
+def answer(number: int, *, has_replacement: bool = False) -> ToSend:
     made = Outgoing(f"queries:0:{number}", 0, b"acme/ann", b"answer %d" % number)
-    if has_stand_in:
-        made = replace(made, instead=lambda why: Outgoing(made.source, 0, made.key, why.encode()))
+    if has_replacement:
+        made = replace(made, replacement=lambda why: Outgoing(made.source, 0, made.key, why.encode()))
     return ToSend("responses", 0, made)
 
 
@@ -147,16 +147,16 @@ def test_a_refused_batch_is_sent_again_one_by_one(producer: FakeProducer) -> Non
 def test_output_refused_alone_is_replaced(producer: FakeProducer, caplog: pytest.LogCaptureFixture, code: int) -> None:
     producer.fails[b"answer 1"] = [KafkaError(code)] * 2
     producer.fails[b"answer 2"] = [KafkaError(KafkaError._INVALID_DIFFERENT_RECORD)]
-    deliver(answer(1, has_stand_in=True), answer(2, has_stand_in=True))
+    deliver(answer(1, has_replacement=True), answer(2, has_replacement=True))
     assert sent(producer) == [KafkaError(code).str().encode(), b"answer 2"]
     assert producer.log[0].headers == {SOURCE_HEADER: b"queries:0:1", NUMBER_HEADER: b"0"}
     assert "an output of queries:0:1 was refused" in caplog.text
 
 
-def test_output_with_refused_stand_in_is_left_out(producer: FakeProducer, caplog: pytest.LogCaptureFixture) -> None:
+def test_output_with_refused_replacement_is_left_out(producer: FakeProducer, caplog: pytest.LogCaptureFixture) -> None:
     why = KafkaError(KafkaError.INVALID_RECORD)
     producer.fails |= {b"answer 1": [why] * 2, why.str().encode(): [why]}
-    deliver(answer(1, has_stand_in=True), answer(2))
+    deliver(answer(1, has_replacement=True), answer(2))
     assert sent(producer) == [b"answer 2"]
     assert "is left out" in caplog.text
 
