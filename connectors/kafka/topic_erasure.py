@@ -55,8 +55,8 @@ class Retention(NamedTuple):
 class RemainingRecords:
     """Remaining records of a user in a topic.
 
-    `count` excludes tombstones; `newest_ms` is the append time of the last record. `partitions_without_tombstone`: the
-    last record under the user's key is not a tombstone. `retention` is None where the brokers do not report it."""
+    `count` excludes tombstones; `newest_ms` is the append time of the last record. In `partitions_without_tombstone`,
+    the last record under the user's key is not a tombstone. `retention` is None if the brokers do not report it."""
 
     topic: str
     retention: Retention | None
@@ -65,7 +65,9 @@ class RemainingRecords:
     partitions_without_tombstone: list[int] = field(default_factory=list)
 
 
-def remains(options: KafkaOptions, topics: Sequence[str], tenant_id: str, user_id: str) -> Iterator[RemainingRecords]:
+def remaining_records(
+    options: KafkaOptions, topics: Sequence[str], tenant_id: str, user_id: str
+) -> Iterator[RemainingRecords]:
     """Yield the remaining records of a user in each existing topic. Read the topics whole. Raise SourceError."""
     user = _User(tenant_id, user_id)
     with TopicReader(options, TAIL, decodes=True) as reader:
@@ -88,7 +90,7 @@ def send_tombstones(options: KafkaOptions, found: Sequence[RemainingRecords], ke
     """Send a tombstone to each partition that holds records of the user. Raise SinkError."""
     if not found:
         return
-    sender = Sender(options, dict.fromkeys((one.topic for one in found), TOMBSTONE_BYTES), remedy="do the same again")
+    sender = Sender(options, dict.fromkeys((one.topic for one in found), TOMBSTONE_BYTES), remedy="repeat the command")
     for one in found:
         for number in one.partitions_without_tombstone:
             sender.send(one.topic, None, key, partition=number)
@@ -136,7 +138,7 @@ class _User:
 
 
 class Outcome(NamedTuple):
-    """Outcome of an event: that of its receipt, or the code and the detail of its refusal."""
+    """Outcome of an event: the outcome in its receipt, or the code and detail of its refusal."""
 
     outcome: str
     refused: bool = False
@@ -170,7 +172,6 @@ class OutcomeReader:
 
 
 def _outcome(message: Any) -> Outcome:
-    letter = Letter.of(message)
-    if letter is not None:
+    if (letter := Letter.of(message)) is not None:
         return Outcome(letter.error["code"], True, letter.error["detail"])
     return Outcome(orjson.loads(message.value())["outcome"])

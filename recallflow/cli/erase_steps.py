@@ -36,7 +36,7 @@ OTHER_DIRECTORIES = (
 )
 
 
-def remains_line(remaining: topic_erasure.RemainingRecords, *, is_memory: bool) -> str:
+def remaining_line(remaining: topic_erasure.RemainingRecords, *, is_memory: bool) -> str:
     """Describe the remaining records of a user in a topic, with the time of their deletion at the latest."""
     if not remaining.count:
         return f"{remaining.topic}: nothing"
@@ -179,8 +179,8 @@ class EraseCommand:
         searched_topics = [*topics.read_topics()[:2], topics.enrichment, topics.results, *topics.outputs()]
         print(f"Records in Kafka of user {self._user} of tenant {self._tenant}:")
         compacted = list[topic_erasure.RemainingRecords]()
-        for remaining in topic_erasure.remains(self._config.kafka, searched_topics, self._tenant, self._user):
-            print(f"  {remains_line(remaining, is_memory=remaining.topic == topics.memory)}")
+        for remaining in topic_erasure.remaining_records(self._config.kafka, searched_topics, self._tenant, self._user):
+            print(f"  {remaining_line(remaining, is_memory=remaining.topic == topics.memory)}")
             compacts = remaining.retention is not None and remaining.retention.compacts
             if compacts and remaining.topic not in inputs and remaining.partitions_without_tombstone:
                 compacted.append(remaining)

@@ -16,7 +16,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from rich.cells import cell_len
 
-from recallflow.cli.erase_steps import remains_line
+from recallflow.cli.erase_steps import remaining_line
 from recallflow.cli.memories import relative_time
 from recallflow.connectors.kafka.topic_erasure import RemainingRecords, Retention
 from recallflow.connectors.master_keys import read_master_key
@@ -370,7 +370,7 @@ def test_split_directories_erase_the_users_of_their_own_partitions(cli: Cli, tmp
     ],
 )
 def test_line_of_a_topic_states_its_retention(retention: Retention | None, token: str) -> None:
-    line = remains_line(RemainingRecords("some.topic", retention, 3, AT_MS, [0]), is_memory=False)
+    line = remaining_line(RemainingRecords("some.topic", retention, 3, AT_MS, [0]), is_memory=False)
     assert line.startswith("some.topic: 3 records, the newest from 2023-11-14T22:13:20Z; ")
     assert token in line
     assert ("compact" in line) is (retention is not None and retention.compacts)
