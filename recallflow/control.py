@@ -23,7 +23,7 @@ DELAY_MS = 1_000  # a decision applies to records appended at least this long af
 
 
 class Control(Model):
-    """Fields of every control event. A revocation is a value with its time, never a deletion."""
+    """Fields of every control event. A revocation is a later event; nothing is deleted."""
 
     tenant_id: Identifier
     name: Name
@@ -71,7 +71,7 @@ class TenantSettings(Control):
 
 
 class Category(Control):
-    """A memory category. `description` is the criterion for an LLM."""
+    """A memory category. By its `description`, an LLM decides whether a memory belongs to it."""
 
     type: Literal["category"]
     description: Text
@@ -115,7 +115,7 @@ class Rollout(Control):
 
 
 class GateVerdict(Control):
-    """The quality gate's verdict on graph expansion."""
+    """The quality gate's verdict on graph expansion. `windows` contains the observed figures by name."""
 
     type: Literal["gate.verdict"]
     blocked: bool
@@ -164,7 +164,7 @@ class ControlHistory:
     def add(self, append_ms: int, event: Control) -> None:
         decisions = self._decisions[event.tenant_id, event.kind, event.name]
         bisect.insort(decisions, Decision(append_ms, event), key=lambda d: d.append_ms)
-        self._index(append_ms, event)
+        self._register(append_ms, event)
 
     def subscribe(self, listener: Callable[[int, Control], None]) -> None:
         """Register a listener for later decisions. It is called after each addition, on the same thread."""
@@ -180,7 +180,7 @@ class ControlHistory:
         # Partitions are read in any order: an old decision that was sent again may be in the list already. Remove it.
         later = [d for d in decisions[at:] if _order_ms(d.event) > _order_ms(event)]
         decisions[at:] = [Decision(append_ms, event), *later]
-        self._index(append_ms, event)
+        self._register(append_ms, event)
         return True
 
     def as_of(self, tenant_id: str, kind: str, name: str, at_ms: int) -> Control | None:
@@ -211,7 +211,7 @@ class ControlHistory:
     def decisions(self, tenant_id: str, kind: str, name: str) -> list[Decision]:
         return [*self._decisions.get((tenant_id, kind, name), [])]
 
-    def _index(self, append_ms: int, event: Control) -> None:
+    def _register(self, append_ms: int, event: Control) -> None:
         self._names[event.tenant_id, event.kind].add(event.name)
         self._tenants[event.kind, event.name].add(event.tenant_id)
         self._first_ms[event.kind] = min(append_ms, self._first_ms.get(event.kind, append_ms))
