@@ -1,9 +1,9 @@
-"""Owners of memories, which scope every key: their record keys, partitions and workspaces.
+"""Owners of memories: their record keys, partitions and workspaces.
 
 Partitions follow Kafka's own hash: an owner's state partition has the number of the topic partition with the owner's
 records, for any producer. A workspace is an owner like a user, with the same isolation and the same kind of names, so
 within a tenant no workspace may have the name of a user. The producer chooses the owner, because the owner is part of
-the record's key. A new mapping does not move existing memories."""
+the record's key. Existing memories stay where they are when a project's owner is mapped to a workspace."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from recallflow.caching import BoundedCache
 
-_CACHE_BYTES = 4 * 1024 * 1024
 _MASK = 0xFFFFFFFF
 _POSITIVE = 0x7FFFFFFF
 _SEED = 0x9747B28C
@@ -43,7 +42,7 @@ def murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
-_key_hashes = BoundedCache(key_hash, _CACHE_BYTES)
+_key_hashes = BoundedCache(key_hash, 4 * 1024 * 1024)
 
 
 class Owner(NamedTuple):
@@ -72,11 +71,11 @@ def state_partition(tenant_id: str, user_id: str, partitions: int) -> int:
     """Return the state partition of a user, 0 ≤ p < `partitions`: the partition of the user's Kafka key. The key does
     not contain the environment: a record that cannot be decoded has only the key, and must still reach the partition
     where its user waits for an answer."""
-    return _hashes[tenant_id, user_id] % partitions
+    return _user_hashes[tenant_id, user_id] % partitions
 
 
-# Cached by names, because making the key for each record takes longer than the rest of `state_partition`.
-_hashes: BoundedCache[tuple[str, str], int] = BoundedCache(lambda user: key_hash(user_key(*user)), 8 * 1024 * 1024)
+# Cached by tenant and user, because making the key for each record takes longer than the rest of `state_partition`.
+_user_hashes: BoundedCache[tuple[str, str], int] = BoundedCache(lambda user: key_hash(user_key(*user)), 8 * 1024 * 1024)
 # `github.com/OWNER/REPOSITORY` as an id, a URL (also with credentials and a port), or the SSH remote of a clone.
 _PROJECT = re.compile(
     r"(?:(?:https?|ssh|git|git\+ssh)://)?(?:[^@/\s]+@)?(?:www\.)?github\.com(?::\d+)?[/:]/?(?P<owner>[^/:\s]+)/[^/\s]",
@@ -109,7 +108,7 @@ def parse_ranges(text: str) -> frozenset[int]:
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
         if not (first.isdecimal() and (last.isdecimal() if dash else True)):
-            raise ValueError(f"{text!r} names no numbers as in 0-7,9")
+            raise ValueError(f"{text!r} is no list of numbers and ranges such as 0-7,9")
         low, high = int(first), int(last or first)
         if not low <= high <= NUMBER_MAX:
             raise ValueError(f"{text!r}: {part.strip()} ends before it begins, or beyond {NUMBER_MAX:,}")

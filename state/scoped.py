@@ -1,8 +1,8 @@
 """The index and graph of an owner's memories of some projects (scoped memories), for senders who may read no others.
 
-An edge exists if a scoped memory states it. Values given by an event apply if a scoped memory is the evidence, or if
-both ends are scoped memories; the properties of such events are left out. Nodes have the names and descriptions that
-scoped memories give them. Archive marks apply regardless of their origin."""
+An edge exists if a scoped memory states it. If an event gave an edge its values, they apply if the event names a scoped
+memory as evidence, or if both ends are scoped memories; the properties of the event are left out. Nodes have the names
+and descriptions that scoped memories give them. Archive marks apply regardless of their origin."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -55,16 +55,15 @@ class ScopedGraph(PastGraph):
     def _edge_row(self, name: bytes, row: codec.EdgeRow) -> codec.EdgeRow | None:
         if any(end.memory and self._seq(end) is None for end in (row.source, row.target)):
             return None
-        whole = super()._edge_row(name, row)
-        if whole is None:
+        if (unscoped := super()._edge_row(name, row)) is None:
             return None
-        statements = tuple(one for one in whole.statements if self._slot(one.seq) is not None)
-        is_visible = (row.source.memory and row.target.memory) or any(not one.relation for one in statements)
-        given = _without_text(whole.given, statements) if whole.given is not None and is_visible else None
-        return None if given is None and not statements else whole._replace(given=given, statements=statements)
+        statements = tuple(one for one in unscoped.statements if self._slot(one.seq) is not None)
+        gives_values = (row.source.memory and row.target.memory) or any(not one.relation for one in statements)
+        given = _without_properties(unscoped.given, statements) if unscoped.given is not None and gives_values else None
+        return None if given is None and not statements else unscoped._replace(given=given, statements=statements)
 
     def _explicit_edges(self, key: codec.NodeKey, limit: int) -> list[Edge]:
-        """Return edges by ingestion, newest first: their numbers would reveal statements of other memories."""
+        """Return edges by ingestion, newest first; the order of numbers would reveal statements of other memories."""
         edges = super()._explicit_edges(key, limit)
         return sorted(edges, key=lambda edge: (-edge.ingested_ms, edge.type, str(edge.source), str(edge.target)))
 
@@ -100,8 +99,7 @@ class ScopedGraph(PastGraph):
             return row
         name = self._name_in_memories(key)
         urn = name if row.urn is not None and row.urn == row.name else None
-        described = self._description(key)
-        if described is None:
+        if (described := self._description(key)) is None:
             return row._replace(name=name, urn=urn, properties=None, described_by=None)
         return row._replace(name=name, urn=urn or described.urn, properties=described.properties, described_by=None)
 
@@ -126,8 +124,7 @@ class ScopedGraph(PastGraph):
         return key.text.partition(":")[2]
 
     def _memory(self, seq: int) -> MemoryRow | None:
-        slot = self._slot(seq)
-        if slot is None:
+        if (slot := self._slot(seq)) is None:
             return None
         name = self._partition.keyring.name(self._owner, self._index.ids[slot])
         try:
@@ -141,7 +138,7 @@ class ScopedVersionGraph(ScopedGraph, VersionGraph):
     """The graph of all versions in an index of scoped memories."""
 
 
-def _without_text(given: codec.GivenEdge, statements: tuple[Any, ...]) -> codec.GivenEdge:
+def _without_properties(given: codec.GivenEdge, statements: tuple[Any, ...]) -> codec.GivenEdge:
     """Return the values of an edge given by an event, without its properties, with the times of the statements."""
     ingested_ms = min((one.ingested_ms for one in statements), default=given.ingested_ms)
     stated_ms = min((one.stated_ms for one in statements), default=given.stated_ms)

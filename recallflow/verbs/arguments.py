@@ -219,7 +219,7 @@ class ClientScope(NamedTuple):
         return parse_control(orjson.dumps(event_fields, default=_jsonable))
 
     def parsed(self, event: object) -> AnyEvent:
-        """Return the event as the engine would parse it. Raise InvalidRecord; UsageError for no event of this scope."""
+        """Return the event as the engine would parse it. Raise InvalidRecord and UsageError."""
         if not isinstance(event, Event) or not hasattr(event, "type"):
             kind = type(event).__name__
             raise UsageError(f"not an event but {kind}; give one of recallflow's events (Message, Recall, …)")

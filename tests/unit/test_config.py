@@ -415,7 +415,7 @@ def test_ranges_are_read(text: str, numbers: set[int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "1,,2", "7-0", "0-9999999999", "1-2-3", "½"])
 def test_invalid_range_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"names no numbers as in 0-7,9|ends before it begins"):
+    with pytest.raises(ValueError, match=r"is no list of numbers and ranges|ends before it begins"):
         parse_ranges(text)
 
 
@@ -429,5 +429,5 @@ def test_the_shortest_way() -> None:
 
 
 def test_text_without_ranges_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"names no numbers as in 0-7,9"):
+    with pytest.raises(ValueError, match=r"is no list of numbers and ranges"):
         parse_ranges("a")
