@@ -10,13 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple, Self, TypeVar
 
-from openai import OpenAI, OpenAIError
+from openai import APIConnectionError, OpenAI, OpenAIError
 from pydantic import BaseModel
 
 from benchmarks.locomo import Question, Turn
 
 Form = TypeVar("Form", bound=BaseModel)
 AT_ONCE = 8  # calls
+TIMEOUT_S = 60.0  # of one try; the client repeats a failed call twice
+GIVE_UP = 8  # calls in a row without a response, after which the service is not called again
 # Of a call: HTTP and transport, a cut answer; a refusal, a body that is no JSON or of another form.
 FAILURES = (OpenAIError, ValueError, TypeError, AttributeError)
 ASK = """\
@@ -54,18 +56,20 @@ class Outcome(NamedTuple):
     failure: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AnsweringModel:
     """A model of any service that speaks OpenAI's protocol."""
 
     client: OpenAI
     model: str
+    unanswered: int = 0  # calls in a row without a response
 
     @classmethod
     def checked(cls, url: str, model: str) -> Self:
         """Return the model after a trial call. Exit if it fails: the key or the URL is wrong, say."""
         # A local service needs no key, but the client does.
-        found = cls(OpenAI(base_url=url, api_key=os.environ.get("OPENAI_API_KEY") or "none"), model)
+        key = os.environ.get("OPENAI_API_KEY") or "none"
+        found = cls(OpenAI(base_url=url, api_key=key, timeout=TIMEOUT_S), model)
         try:
             found._complete("What is 1 + 1?", Answered)
         except FAILURES as error:
@@ -73,11 +77,17 @@ class AnsweringModel:
         return found
 
     def answer_all(self, asked: Sequence[tuple[Question, Sequence[tuple[Turn, str]]]]) -> list[Outcome]:
-        """Answer and judge each question from these turns and their texts. A failed call is a wrong answer."""
+        """Answer and judge each question from these turns and their texts. A failed call is a wrong answer.
+
+        After GIVE_UP calls in a row without a response, all further calls fail at once: a hung service must not hold up
+        the run.
+        """
         with ThreadPoolExecutor(AT_ONCE) as pool:
             return [*pool.map(lambda one: self._answer(*one), asked)]
 
     def _answer(self, question: Question, turns: Sequence[tuple[Turn, str]]) -> Outcome:
+        if self.unanswered >= GIVE_UP:
+            return Outcome(failure=f"not asked: {GIVE_UP} calls in a row had no response")
         lines = [f"[{turn.time:%Y-%m-%d}] {turn.speaker or turn.role or 'fact'}: {text}" for turn, text in turns]
         lines += ["", f"Today is {question.asked:%Y-%m-%d}."] if question.asked else []
         answer = ""
@@ -85,9 +95,14 @@ class AnsweringModel:
             prompt = ASK.format(messages="\n".join(lines), question=question.text)
             answer = self._complete(prompt, Answered).answer
             judged = JUDGE.format(question=question.text, expected=question.answer, answer=answer)
-            return Outcome(answer, self._complete(judged, Verdict).is_correct)
-        except FAILURES as error:
+            outcome = Outcome(answer, self._complete(judged, Verdict).is_correct)
+        except APIConnectionError as error:  # timeouts too
+            self.unanswered += 1
             return Outcome(answer, failure=f"{type(error).__name__}: {error}"[:200])
+        except FAILURES as error:
+            outcome = Outcome(answer, failure=f"{type(error).__name__}: {error}"[:200])
+        self.unanswered = 0
+        return outcome
 
     def _complete(self, prompt: str, form: type[Form]) -> Form:
         completion = self.client.chat.completions.parse(

@@ -2,7 +2,7 @@
 
 import gzip
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
@@ -42,7 +42,9 @@ NOTE = """\
   context (`max_tokens`, `k` 50). From other systems the benchmark takes whole turns by rank from a call for 400, and
   skips a turn that does not fit. Texts alone are counted, without names and dates, by one counter. recallflow's context
   holds less, because it counts names too, and with `static` and MiniLM fills it by its own tokenizer.
-- Correct: answers of a language model from that context, if one was chosen; a failed call counts as wrong.
+- Correct: answers of a language model from that context, if one was chosen, to the questions that have an expected
+  answer. A failed call counts as wrong. So a figure with failed calls is a lower bound without significance; with
+  failed calls of recallflow meaning, no figure of the column has a star.
 - Tokens of the top 10: mean size of the first 10 turns.
 - Milliseconds: processor time of ingest and of the calls for 10, with embedding. Other work on the machine raises it:
   compare the ratios.
@@ -130,8 +132,18 @@ def compare(mine: Table, reference: Sequence[float], groups: Sequence[str]) -> l
     return [dict(zip(keys, (round(float(value), 4) for value in of), strict=True)) for of in columns]
 
 
+def failed_calls(questions: Sequence[Mapping[str, Any]], measure: str) -> Counter[str]:
+    """Return the number of failed calls of a model behind a measure, by system."""
+    key = measure.replace("correct", "answer")
+    rows = ((name, of.get(key)) for one in questions for name, of in one["systems"].items())
+    return Counter(name for name, answer in rows if isinstance(answer, dict) and answer["failure"])
+
+
 def summarise(figures: Mapping[str, Any]) -> None:
-    """Add to each system its mean measures, and its comparison with recallflow's default by measure."""
+    """Add to each system its mean measures, and its comparison with recallflow's default by measure.
+
+    There is no comparison with answers of which some calls failed: the failures count as wrong.
+    """
     for kind, questions in figures["questions"].items():
         systems = figures["data"][kind]["systems"]
         measured: defaultdict[str, defaultdict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
@@ -141,10 +153,12 @@ def summarise(figures: Mapping[str, Any]) -> None:
                     if isinstance(value, float):
                         measured[measure][name][at] = value
         for measure, by_name in measured.items():
+            failed = failed_calls(questions, measure)
             for name, values in by_name.items():
                 systems[name][measure] = float(np.mean([*values.values()]))
-            reference = by_name.get(DEFAULT, {})
-            others = [name for name in by_name if reference and name != DEFAULT]
+                systems[name] |= {f"failed, {measure}": failed[name]} if failed[name] else {}
+            reference = {} if failed[DEFAULT] else by_name.get(DEFAULT, {})
+            others = [name for name in by_name if reference and name != DEFAULT and not failed[name]]
             mine = np.array([[by_name[name][at] for name in others] for at in reference])
             groups = [questions[at]["conversation"] for at in reference]
             compared = compare(mine, [*reference.values()], groups) if others else []
@@ -192,7 +206,8 @@ def _ran(found: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def _filled(one: Mapping[str, Any], limit: int) -> str:
     answered = f"correct in {limit}"
-    return marked(one, f"all in {limit}") + (f", correct {marked(one, answered)}" if answered in one else "")
+    failed = f" ({one[f'failed, {answered}']} calls failed)" if f"failed, {answered}" in one else ""
+    return marked(one, f"all in {limit}") + (f", correct {marked(one, answered)}{failed}" if answered in one else "")
 
 
 def tables(figures: Mapping[str, Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from benchmarks import budget, data_formats
-from benchmarks.answer_quality import AnsweringModel
+from benchmarks.answer_quality import GIVE_UP, TIMEOUT_S, AnsweringModel
 from benchmarks.leaderboard import judge, main
 from benchmarks.leaderboard_page import DOCS, RESULTS, compare, comparison, page, summarise
 from benchmarks.locomo import Conversation, DataFormatError, Question
@@ -32,9 +32,7 @@ def instance(tmp_path: Path) -> Conversation:
         "haystack_sessions": [said, [{"role": "user", "content": "Hello."}]],
     }  # fmt: skip
     unanswerable = sample | {"question_id": "q2_abs", "haystack_sessions": [[], []]}
-    path = tmp_path / "longmemeval.json"
-    path.write_text(json.dumps([sample, unanswerable]))
-    (conversation,) = data_formats.longmemeval(path)
+    (conversation,) = data_formats.longmemeval(write(tmp_path / "longmemeval.json", [sample, unanswerable]))
     return conversation
 
 
@@ -112,12 +110,17 @@ def test_answers_are_judged_and_failed_calls_counted(instance: Conversation) -> 
         for fault in ("refusal", "length", "not_json", "invalid_json", "off_schema"):
             server.fail(fault)
             failed += model.answer_all([(question, [])])
+        server.fail("hang", times=None)
+        hasty = AnsweringModel(model.client.with_options(timeout=0.05, max_retries=0), "model")
+        hung = hasty.answer_all([(question, [])] * 3 * GIVE_UP)
+        server.heal()
         server.fail("not_json", times=None)
         with pytest.raises(SystemExit):
             AnsweringModel.checked(server.url, "model")
     assert [(one.answer, one.is_correct, one.failure) for one in right] == [("Porto", True, "")]
-    assert [one.is_correct for one in failed] == [False] * 5
+    assert not any(one.is_correct for one in failed + hung)
     assert all(one.failure for one in failed)
+    assert (hung[-1].failure[:9], model.client.timeout) == ("not asked", TIMEOUT_S)
 
 
 def test_turn_larger_than_budget_is_no_evidence_in_it(instance: Conversation) -> None:
@@ -138,9 +141,10 @@ def test_few_conversations_bound_the_p_value(conversations: int, p: float) -> No
     assert found["p, conversations"] == pytest.approx(p, abs=1e-4)
 
 
-def test_system_that_did_not_run_has_no_figures() -> None:
-    measures = {"any@10": 1.0, "all@10": 1.0, "nDCG@10": 1.0}
-    of_systems = {"recallflow meaning": measures, "BM25 stemmed": measures | {"nDCG@10": 0.0}}
+def test_missing_figures_and_failed_calls_have_no_significance() -> None:
+    measures = {"any@10": 1.0, "all@10": 1.0, "nDCG@10": 1.0, "correct in 500": 0.0, "answer in 500": {"failure": ""}}
+    failed = {"nDCG@10": 0.0, "answer in 500": {"failure": "timeout"}}
+    of_systems = {"recallflow meaning": measures, "BM25 stemmed": measures | failed}
     data = {kind: {"questions": 1, "systems": {name: {} for name in of_systems}} for kind in ("one", "two")}
     questions = {kind: [{"conversation": "a", "systems": of_systems}] for kind in ("one", "two")}
     questions["two"] = [{"conversation": "a", "systems": {"recallflow meaning": measures}}]
@@ -148,6 +152,8 @@ def test_system_that_did_not_run_has_no_figures() -> None:
     summarise(figures)
     table = comparison("<!-- leaderboard -->\n<!-- end -->", figures)
     assert "| BM25 stemmed | 1.000 / 1.000 / .000\\* | not run |" in table
+    assert data["one"]["systems"]["BM25 stemmed"]["failed, correct in 500"] == 1
+    assert "correct in 500" not in data["one"]["systems"]["BM25 stemmed"]["versus"]
 
 
 def test_pages_are_of_the_result_file() -> None:
