@@ -10,6 +10,7 @@ import Stemmer
 from benchmarks.baselines import CJK, Baseline, stems
 from benchmarks.locomo import Turn
 from recallflow.embedder import Embedder
+from recallflow.language.scripts import UNSPACED_LETTER
 
 TOKENS = rf"[{CJK}]|[^\W{CJK}]{{2,}}"  # LlamaIndex's default, with characters where words have no blanks between them
 Search = Callable[[str, list[float], int], Iterable[str]]
@@ -109,6 +110,13 @@ def chroma(turns: Sequence[Turn], texts: list[str], vectors: list[list[float]], 
     return lambda _, vector, k: index.query(query_embeddings=[vector], n_results=k)["ids"][0]
 
 
+def full_text_options(turns: Sequence[Turn]) -> dict[str, Any]:
+    """Return LanceDB's options for the turns' script: pairs of characters in a script without spaces, else defaults."""
+    text = "".join(turn.content for turn in turns)
+    is_unspaced = 2 * len(UNSPACED_LETTER.findall(text)) > sum(map(str.isalpha, text))
+    return {"base_tokenizer": "ngram", "ngram_min_length": 2, "ngram_max_length": 2} if is_unspaced else {}
+
+
 def lancedb(turns: Sequence[Turn], texts: list[str], vectors: list[list[float]], _: Embedder) -> Search:
     """Hybrid search: full-text index and exact vectors, by reciprocal rank."""
     reranker = import_module("lancedb.rerankers").RRFReranker()
@@ -118,7 +126,7 @@ def lancedb(turns: Sequence[Turn], texts: list[str], vectors: list[list[float]],
         for turn, text, vector in zip(turns, texts, vectors, strict=True)
     ]
     table = import_module("lancedb").connect(folder.name).create_table("turns", rows)
-    table.create_fts_index("text")
+    table.create_fts_index("text", **full_text_options(turns))
 
     def search(question: str, vector: list[float], k: int, held: Any = folder) -> Iterable[str]:
         del held  # the folder lives as long as this function

@@ -1,5 +1,6 @@
 import gzip
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from benchmarks import budget, data_formats
 from benchmarks.answer_quality import GIVE_UP, TIMEOUT_S, AnsweringModel
+from benchmarks.frameworks import full_text_options
 from benchmarks.leaderboard import judge, main
 from benchmarks.leaderboard_page import DOCS, RESULTS, compare, comparison, page, summarise
 from benchmarks.locomo import Conversation, DataFormatError, Question
@@ -129,6 +131,11 @@ def test_turn_larger_than_budget_is_no_evidence_in_it(instance: Conversation) ->
     found = judge(frozenset({"0:0"}), turns, ids, ids, filled, count)
     assert (found["any@10"], found["all in 50"], found["all in 500"]) == (1, 0, 1)
     assert found["session nDCG@10"] == pytest.approx(0.631, abs=1e-3)
+
+
+@pytest.mark.parametrize(("text", "tokenizer"), [("我住在波尔图。OK", "ngram"), ("I moved to 波尔图", None)])
+def test_text_without_spaces_has_an_ngram_index(text: str, tokenizer: str | None, instance: Conversation) -> None:
+    assert full_text_options([replace(instance.turns[0], text=text)]).get("base_tokenizer") == tokenizer
 
 
 @pytest.mark.parametrize(("conversations", "p"), [(3, 0.25), (8, 2 / 2**8)])
