@@ -219,6 +219,7 @@ def environment(chosen: argparse.Namespace, counted_by: str) -> dict[str, Any]:
         "machine": {"cores": os.cpu_count(), "processor": model[1] if model else platform.machine(),
                     "system": platform.system(), "python": platform.python_version()},
         "packages": {name: _version(name) for name in PACKAGES}, "vectors": chosen.vectors, "budgets": chosen.budgets,
+        "formats": {path.stem: form for form, path in chosen.data},
         "answers": {"url": chosen.answer_with, "model": chosen.answer_model} if chosen.model else None,
         "tokens by": counted_by, "data": {}, "questions": {},
     }  # fmt: skip

@@ -53,23 +53,37 @@ NOTE = """\
   sign-flip of their totals (with 12 or more conversations, a bootstrap). With 3 conversations it cannot be below .250,
   with 4 below .125. Two-sided, without correction for the number of comparisons.
 - `*` after a figure: differs from recallflow meaning at p < .050 over questions. `**`: over conversations as well.
-- Each question follows the earlier ones of its conversation; recallflow counts their answers as usage.
-
-The setups differ as follows:
-
-- Every other system stores "Speaker: text" (`locomo`: "[8 May 2023] Speaker: text", which raises their figures; in
-  `chinese` and `assistant` the date lowers them). recallflow receives text, speaker, role, session and time as fields.
-- recallflow indexes passages of long turns. The others receive whole turns, and MiniLM reads the beginning of a long
-  turn. BM25 over passages of 800 characters has .637 nDCG@10 on `assistant`, BM25 content words .616.
-- The other systems use MiniLM, mem0 too. mem0 recommends larger embedding models, and spaCy (`mem0ai[nlp]`) for lemmas
-  and entities of its hybrid search. Neither is used, and no LLM (`infer=False`).
-- LangChain's BM25 has the word function of "BM25 stemmed". LlamaIndex's has English stems and single characters of
-  Chinese, Japanese and Korean."""
-FITTED = """\
-recallflow's weights were fitted to these conversations, so its figures here are optimistic. The row "left out" has the
-figures of its semantic signal with weights that were fitted without the conversation, or its whole kind
-(`python -m benchmarks.fit_weights --embedder meaning`). The last column of the table above names the systems with a
-higher nDCG@10 than the latter; the other recallflow embedders in it have weights of their own, fitted likewise."""
+- Each question follows the earlier ones of its conversation; recallflow counts their answers as usage."""
+VECTORS = """\
+Each recallflow row searches vectors of its own embedder; BM25 searches none. All other systems search the same vectors,
+made by recallflow's `{vectors}` embedder."""
+# Differences between the systems' setups, and where they hold: for any run, for development or own data, or for vectors of
+# MiniLM.
+SETUPS = (
+    ("any", """\
+Every other system stores "Speaker: text". recallflow receives text, speaker, role, session and time as fields."""),
+    ("development", """\
+Of `locomo`, the others store "[8 May 2023] Speaker: text", which raises their figures. In `chinese` and `assistant` the
+date lowers them, and is not stored."""),
+    ("own", "Of the formats locomo, longmemeval and realtalk, the others store the date before the speaker."),
+    ("any", "recallflow indexes passages of long turns. The others receive whole turns."),
+    ("minilm", "MiniLM reads the beginning of a long turn."),
+    ("development", "BM25 over passages of 800 characters has .637 nDCG@10 on `assistant`, BM25 content words .616."),
+    ("any", VECTORS),
+    ("any", """\
+mem0 runs without an LLM (`infer=False`), and without spaCy (`mem0ai[nlp]`), which it recommends for lemmas and entities
+of its hybrid search."""),
+    ("minilm", "mem0 recommends larger embedding models than MiniLM."),
+    ("any", """\
+LangChain's BM25 has the word function of "BM25 stemmed". LlamaIndex's has English stems and single characters of
+Chinese, Japanese and Korean."""),
+)  # fmt: skip
+FITTED = "recallflow's weights were fitted to these conversations, so its figures here are optimistic."
+LEFT_OUT = """\
+The row "left out" has the figures of recallflow's semantic signal with weights that were fitted without the
+conversation, or its whole kind (`python -m benchmarks.fit_weights --embedder meaning`). The last column of the first
+table names the systems with a higher nDCG@10 than the latter; the other recallflow embedders in it have weights of
+their own, fitted likewise."""
 REPEAT = """\
 ## Repeat
 
@@ -169,6 +183,23 @@ def summarise(figures: Mapping[str, Any]) -> None:
 # ---------------------------------------------------------------------- page
 
 
+def setups(figures: Mapping[str, Any]) -> str:
+    """Return the differences between the systems' setups that hold for this run."""
+    holds = {"any", "own" if figures.get("formats") else "development", figures["vectors"]}
+    notes = [note.format(vectors=figures["vectors"]).replace("\n", "\n  ") for run, note in SETUPS if run in holds]
+    return "\n- ".join(["The setups differ as follows:\n", *notes])
+
+
+def describe_run(figures: Mapping[str, Any]) -> str:
+    """Return when and where the run was."""
+    machine = figures["machine"]
+    return (
+        f"Measured in {figures['seconds'] / 60:.0f} minutes on {figures['date'][:10]}: {machine['cores']} cores"
+        f" ({machine['processor']}), {machine['system']}, Python {machine['python']}."
+        f" Token counts: {figures['tokens by']}."
+    )
+
+
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table; the first row is its head."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (rows[0], ["---"] * len(rows[0]), *rows[1:]))
@@ -229,15 +260,17 @@ def tables(figures: Mapping[str, Any]) -> Iterator[str]:
             for left, values in figures.get("left out", {}).get(kind, {}).items() if name == DEFAULT else ():
                 rows.append([f"{DEFAULT}, {left}", shares(values), *[""] * (len(head) - 2)])
         sizes = f"{of['conversations']} conversations, {of['memories']:,} turns, {of['questions']:,} questions"
-        source = f"\n\nSource: {SOURCES[kind]}." if kind in SOURCES else ""
+        form = figures.get("formats", {}).get(kind)
+        named = f"a file of the format {form}" if form else SOURCES.get(kind)
+        source = f"\n\nSource: {named}." if named else ""
         yield f"### {kind}: {sizes}{source}\n\n{table(rows)}"
 
 
 def verdicts(figures: Mapping[str, Any]) -> str:
     """Return a table of the systems that are ahead of recallflow's default, behind it, or neither, by data set."""
-    rows = [
-        ["data", "over", f"{DEFAULT} is ahead of", "is behind", "undecided", "above its figure with the kind left out"]
-    ]
+    has_left_out = "left out" in figures
+    rows = [["data", "over", f"{DEFAULT} is ahead of", "is behind", "undecided"]]
+    rows[0] += ["above its figure with the kind left out"] * has_left_out
     for kind, of in figures["data"].items():
         left_out = figures.get("left out", {}).get(kind, {}).get("kind left out", {}).get(MEASURE, 1.0)
         above = [name for name, one in _ran(of["systems"]) if one[MEASURE] > left_out and name != DEFAULT]
@@ -248,7 +281,7 @@ def verdicts(figures: Mapping[str, Any]) -> str:
                     decided = versus[f"p, {unit}"] < SIGNIFICANT
                     sides[2 if not decided else versus["difference"] > 0].append(name)
             number = of["conversations" if unit == "conversations" else "questions"]
-            named = (", ".join(side) or "none" for side in (*sides, above))
+            named = (", ".join(side) or "none" for side in (*sides, *[above] * has_left_out))
             rows.append([kind, f"{number} {unit}", *named])
     return table(rows)
 
@@ -259,7 +292,7 @@ def _left_out_of_run(figures: Mapping[str, Any]) -> str:
         for name, one in of["systems"].items():
             if "skipped" in one:
                 skipped[f"{name}: {one['skipped']}"].append(kind)
-    for kind in sorted({*kinds.KINDS} - figures["data"].keys()):
+    for kind in () if figures.get("formats") else sorted({*kinds.KINDS} - figures["data"].keys()):
         skipped["data set not in this run"].append(kind)
     return "".join(f"\n- {reason} ({', '.join(which)})" for reason, which in skipped.items()) or "\n- none"
 
@@ -281,27 +314,27 @@ def _answers(figures: Mapping[str, Any]) -> str:
 
 def page(figures: Mapping[str, Any], image: str = "images/leaderboard.png") -> str:
     """Return the page of a result file."""
-    machine, packages = figures["machine"], {name: of for name, of in figures["packages"].items() if of}
+    packages = {name: of for name, of in figures["packages"].items() if of}
+    of_development = [] if figures.get("formats") else [FITTED]
+    of_development += [LEFT_OUT] if "left out" in figures else []
     return "\n\n".join([
         "# Leaderboard",
         "After this page you know how recallflow ranks beside other systems that store texts without an LLM.",
-        (f"Measured in {figures['seconds'] / 60:.0f} minutes on {figures['date'][:10]}: {machine['cores']} cores"
-        f" ({machine['processor']}), {machine['system']}, Python {machine['python']}. Vectors of the other systems:"
-        f" {figures['vectors']}. Token counts: {figures['tokens by']}."),
+        describe_run(figures),
         f"![nDCG@10 by data set and system]({image})",
         f"## Decided at p < {share(SIGNIFICANT)}",
         (f"{MEASURE}. \"Conversations\" asks whether the difference holds in other conversations of the kind, and few"
          " conversations cannot decide it. \"Questions\" asks whether it holds for other questions about these."),
         verdicts(figures),
-        "## Measures", NOTE, FITTED, _answers(figures), *tables(figures),
+        "## Measures", NOTE, setups(figures), *of_development, _answers(figures), *tables(figures),
         f"## Skipped\n{_left_out_of_run(figures)}",
-        REPEAT,
+        *([] if figures.get("formats") else [REPEAT]),
         "## Versions\n\n" + ", ".join(f"{name} {of}" for name, of in packages.items()),
     ]) + "\n"  # fmt: skip
 
 
 def comparison(text: str, figures: Mapping[str, Any]) -> str:
-    """Return the text of docs/comparison.md with the table of these figures, a row for each system."""
+    """Return the text of docs/comparison.md with the vectors and the table of these figures, a row for each system."""
     data, left_out = figures["data"], figures.get("left out", {})
     names = [*dict.fromkeys(name for of in data.values() for name, _ in _ran(of["systems"]))]
     rows = [["system", *(f"{kind} ({of['questions']:,})" for kind, of in data.items())]]
@@ -312,7 +345,7 @@ def comparison(text: str, figures: Mapping[str, Any]) -> str:
             values = (left_out.get(kind, {}).get(left) for kind in data)
             rows.append([f"{DEFAULT}, {left}", *(shares(one) if one else "not run" for one in values)])
     between = re.compile(r"(?<=<!-- leaderboard -->\n).*?(?=<!-- end -->)", re.S)
-    return between.sub(lambda _: f"\n{table(rows)}\n\n", text)
+    return between.sub(lambda _: f"\n{VECTORS.format(vectors=figures['vectors'])}\n\n{table(rows)}\n\n", text)
 
 
 def plot(figures: Mapping[str, Any], path: Path) -> None:
