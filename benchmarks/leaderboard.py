@@ -16,6 +16,7 @@ import argparse
 import os
 import platform
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -219,10 +220,25 @@ def environment(chosen: argparse.Namespace, counted_by: str) -> dict[str, Any]:
         "machine": {"cores": os.cpu_count(), "processor": model[1] if model else platform.machine(),
                     "system": platform.system(), "python": platform.python_version()},
         "packages": {name: _version(name) for name in PACKAGES}, "vectors": chosen.vectors, "budgets": chosen.budgets,
-        "formats": {path.stem: form for form, path in chosen.data},
+        "commit": _commit(), "formats": {path.stem: form for form, path in chosen.data},
         "answers": {"url": chosen.answer_with, "model": chosen.answer_model} if chosen.model else None,
         "tokens by": counted_by, "data": {}, "questions": {},
     }  # fmt: skip
+
+
+def _commit() -> dict[str, Any] | None:
+    """Return the commit of this tree, and whether its tracked files have changes. None without git."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        return {"id": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def _version(package: str) -> str | None:

@@ -57,8 +57,8 @@ NOTE = """\
 VECTORS = """\
 Each recallflow row searches vectors of its own embedder; BM25 searches none. All other systems search the same vectors,
 made by recallflow's `{vectors}` embedder."""
-# Differences between the systems' setups, and where they hold: for any run, for development or own data, or for vectors of
-# MiniLM.
+# Differences between the systems' setups, and where they hold: for any run, for development or own data, for vectors of
+# MiniLM, or for a result file with a field.
 SETUPS = (
     ("any", """\
 Every other system stores "Speaker: text". recallflow receives text, speaker, role, session and time as fields."""),
@@ -77,6 +77,7 @@ of its hybrid search."""),
     ("any", """\
 LangChain's BM25 has the word function of "BM25 stemmed". LlamaIndex's has English stems and single characters of
 Chinese, Japanese and Korean."""),
+    ("commit", "LanceDB indexes pairs of characters (`ngram`) of text without spaces between words."),
 )  # fmt: skip
 FITTED = "recallflow's weights were fitted to these conversations, so its figures here are optimistic."
 LEFT_OUT = """\
@@ -185,16 +186,18 @@ def summarise(figures: Mapping[str, Any]) -> None:
 
 def setups(figures: Mapping[str, Any]) -> str:
     """Return the differences between the systems' setups that hold for this run."""
-    holds = {"any", "own" if figures.get("formats") else "development", figures["vectors"]}
+    holds = {"any", "own" if figures.get("formats") else "development", figures["vectors"], *figures}
     notes = [note.format(vectors=figures["vectors"]).replace("\n", "\n  ") for run, note in SETUPS if run in holds]
     return "\n- ".join(["The setups differ as follows:\n", *notes])
 
 
 def describe_run(figures: Mapping[str, Any]) -> str:
-    """Return when and where the run was."""
-    machine = figures["machine"]
+    """Return when, where and with which commit the run was."""
+    machine, commit = figures["machine"], figures.get("commit")
+    of = f"commit {commit['id'][:12]}" if commit else "of a commit that was not recorded"
+    of += " with uncommitted changes" if commit and commit["changed"] else ""
     return (
-        f"Measured in {figures['seconds'] / 60:.0f} minutes on {figures['date'][:10]}: {machine['cores']} cores"
+        f"Measured in {figures['seconds'] / 60:.0f} minutes on {figures['date'][:10]}, {of}: {machine['cores']} cores"
         f" ({machine['processor']}), {machine['system']}, Python {machine['python']}."
         f" Token counts: {figures['tokens by']}."
     )
