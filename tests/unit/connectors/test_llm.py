@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
 from traceback import format_exception
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from recallflow.connectors.llm.policy import DAY_S, MOST_WAIT_S, Endpoint, Polic
 from recallflow.errors import ModelError, ModelFailure
 from recallflow.llm import FAILURES, OPEN_S, Completion, Cost, Embeddings, Prompt
 from recallflow.operators.enrichment.prompt_frame import NUMBER, TEXT, TRUTH, fields, listed
-from tests.llm_server import Fault, LlmServer, Now
+from tests.llm_server import Fault, Kind, LlmServer, Now
 
 T = TypeVar("T")
 NOON_S = 1_800_014_400.0  # Friday, 15 January 2027, 12:00 UTC
@@ -422,18 +422,14 @@ def test_a_language_model_is_asked_for_the_prompts_schema(llm_server: LlmServer)
     assert answer.spent == Cost(1, 6, 17)
 
 
-@pytest.mark.parametrize("fault", ["hang", "slow"])
-def test_slow_model_is_disconnected(llm_server: LlmServer, fault: Literal["hang", "slow"]) -> None:
+@pytest.mark.parametrize(
+    ("fault", "reason", "timeout_s"),
+    [("hang", "timeout", 0.2), ("slow", "timeout", 0.2), ("endless_error", "unavailable", 30.0)],
+)
+def test_failed_call_closes_its_connection(llm_server: LlmServer, fault: Kind, reason: str, timeout_s: float) -> None:
     llm_server.fail(fault)
-    with pytest.raises(ModelError, match="timeout"):
-        complete(llm_server, timeout_s=0.2)
-    llm_server.wait_for(lambda now: now.hung_up == 1)
-
-
-def test_the_body_of_an_error_is_not_waited_for(llm_server: LlmServer) -> None:
-    llm_server.fail("endless_error")
-    with pytest.raises(ModelError, match="unavailable"):
-        complete(llm_server)
+    with pytest.raises(ModelError, match=reason):
+        complete(llm_server, timeout_s)
     llm_server.wait_for(lambda now: now.hung_up == 1)
 
 

@@ -21,13 +21,19 @@ from recallflow.state.rows import Entry
 from tests.unit.operators.harness import make_event, run_flow
 
 
-def test_collection_rests_until_the_last_block_ends() -> None:
+@pytest.mark.parametrize("is_on", [True, False])
+def test_collection_pauses_until_the_last_block_ends(is_on: bool) -> None:
     paused_collection = PausedCollection()
-    with paused_collection:
+    if not is_on:
+        gc.disable()
+    try:
         with paused_collection:
+            with paused_collection:
+                assert not gc.isenabled()
             assert not gc.isenabled()
-        assert not gc.isenabled()
-    assert gc.isenabled()
+        assert gc.isenabled() == is_on
+    finally:
+        gc.enable()
 
 
 def test_an_error_within_has_it_go_on() -> None:
@@ -35,17 +41,6 @@ def test_an_error_within_has_it_go_on() -> None:
     with pytest.raises(ValueError, match="here"), paused_collection:
         raise ValueError("here")
     assert gc.isenabled()
-
-
-def test_collection_stays_off_if_it_was_off() -> None:
-    paused_collection = PausedCollection()
-    gc.disable()
-    try:
-        with paused_collection:
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
 
 
 @pytest.mark.slow
