@@ -1,17 +1,17 @@
-"""Paths from seed memories along edges, and the score of each reached memory, in the part of the graph around them.
+"""Paths along edges from seed memories, and the score of each memory that a path reaches.
 
 The score of a path is computed from its last edge:
 
     score = type weight · weight · confidence / hops · fit
 
-A link joins a memory and a shared node. If a path ends with a link, the edge that led to the shared node from another
-node is scored. Without such an edge, the link is scored as an edge of type `shared_node` with weight 1 and confidence
-1. `fit`, 0 to 1, is the relevance of the memory to the question: 1 for stated edges, else `TraversalScope.fit`.
+A link connects a memory and a shared node. A path that ends with a link has the score of the edge from another node to
+this shared node. Without such an edge, the link has the score of an edge of type `shared_node` with weight 1 and
+confidence 1. `fit`, 0 to 1, is the memory's relevance to the question: 1 for stated edges, else `TraversalScope.fit`.
 
-Each hop extends the paths to new vertices, and the paths to known shared nodes over a stronger edge than before. The
-best path to a vertex is extended. To neighbours that are already on it, the second best is extended instead, because a
-path visits no vertex twice. Only the best path to each memory is kept. Paths are ordered by score, then fewer hops,
-then the key of the vertex before the memory."""
+Each hop extends the paths to newly reached vertices, and to shared nodes that are reached again over a stronger edge.
+The best path to a vertex is extended. A neighbour that is already on it extends the second best instead, because a path
+visits no vertex twice. Only the best path to each memory is kept. Paths are ordered by score, then fewer hops, then the
+key of the vertex before the memory."""
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain, pairwise
@@ -28,7 +28,7 @@ Vertex: TypeAlias = int | NodeKey
 Adjacency: TypeAlias = dict[Vertex, dict[Vertex, dict[str, Edge | None]]]
 """Vertex → neighbour → edge type → edge; None for a link, whose type is empty."""
 OPENING_COST = 10  # work units per vertex, in addition to its reads
-EXPANSION_K = 5
+EXPANSION_K = 5  # memories that the graph adds
 BOOST_FACTOR = 0.5  # the boost of an edge with score 1
 
 
@@ -42,7 +42,7 @@ class Neighbourhood:
     A vertex is open if its edges and links were loaded. Of a shared node with many memories, only the links that the
     query prefers are loaded. A vertex stays closed at a limit, or if it is archived. A `type:…` node, which describes
     the form of a memory and not its subject, is opened only as an initial vertex. Edges that are not valid at the time
-    of the query are loaded for traces and the explorer, but nothing is loaded behind them."""
+    of the query are loaded for traces and the explorer, but their ends are not opened."""
 
     def __init__(self, scope: TraversalScope, initial: Collection[Vertex], hops: int) -> None:
         self.out: Adjacency = {}  # each edge and link at its source; all vertices are keys
@@ -72,8 +72,8 @@ class Neighbourhood:
     def neighbours(self, vertex: Vertex) -> Iterator[tuple[Vertex, Edge | None]]:
         """Yield each neighbour in either direction, with the edge; None for a link."""
         for adjacency in (self.out, self.into):
-            for other, joined in adjacency[vertex].items():
-                for edge in joined.values():
+            for other, by_type in adjacency[vertex].items():
+                for edge in by_type.values():
                     yield other, edge
 
     def _open(self, vertex: Vertex, memories: list[int], nodes: list[NodeKey]) -> None:
@@ -81,42 +81,42 @@ class Neighbourhood:
         if not self._count_read():
             return
         is_memory = isinstance(vertex, int)
-        found = [key for key, _ in self._graph.links(vertex)] if isinstance(vertex, int) else [vertex]
-        if not found:
+        node_keys = [key for key, _ in self._graph.links(vertex)] if isinstance(vertex, int) else [vertex]
+        if not node_keys:
             return
-        own, *shared = found
-        if self._graph.is_archived(own):
+        own_key, *shared = node_keys  # the first link of a memory is its own node
+        if self._graph.is_archived(own_key):
             self.closed[vertex] = "archived node"
             return
-        if is_type_node(own) and own not in self._initial:
+        if is_type_node(own_key) and own_key not in self._initial:
             self.closed[vertex] = "node of a form"
             return
-        self.opened[vertex] = own
-        for other in self._within_fan_out(own, shared if is_memory else self._scope.linked(own)):
+        self.opened[vertex] = own_key
+        for other in self._within_fan_out(own_key, shared if is_memory else self._scope.linked(own_key)):
             if self._add(other, nodes if is_memory else memories):
                 source, target = (vertex, other) if is_memory else (other, vertex)
-                self._join(source, target, "", None)
-        self._add_edges(vertex, own, memories, nodes)
+                self._connect(source, target, "", None)
+        self._add_edges(vertex, own_key, memories, nodes)
 
-    def _add_edges(self, vertex: Vertex, own: NodeKey, memories: list[int], nodes: list[NodeKey]) -> None:
+    def _add_edges(self, vertex: Vertex, own_key: NodeKey, memories: list[int], nodes: list[NodeKey]) -> None:
         """Add the edges of a vertex and their ends. Only ends of valid edges are opened later."""
-        for edge in self._within_fan_out(own, self._graph.edges(own, self._bounds.fan_out + 1)):
-            other = other_end(edge, own)
+        for edge in self._within_fan_out(own_key, self._graph.edges(own_key, self._bounds.fan_out + 1)):
+            other = other_end(edge, own_key)
             queue: list[Any] = memories if other.memory else nodes
-            found: list[Vertex] = [*self._graph.members(other, 1)] if other.memory else [other]
-            for end in found:
+            ends: list[Vertex] = [*self._graph.members(other, 1)] if other.memory else [other]
+            for end in ends:
                 if self._add(end, queue if self._scope.is_valid(edge) else None):
-                    source, target = (vertex, end) if edge.source == own else (end, vertex)
+                    source, target = (vertex, end) if edge.source == own_key else (end, vertex)
                     if edge.type not in SYMMETRIC or edge.type not in self.out[target].get(source, ()):
-                        self._join(source, target, edge.type, edge)
+                        self._connect(source, target, edge.type, edge)
 
-    def _join(self, source: Vertex, target: Vertex, kind: str, edge: Edge | None) -> None:
-        joined = self.out[source].setdefault(target, {})
-        joined[kind] = edge
-        self.into[target][source] = joined
+    def _connect(self, source: Vertex, target: Vertex, kind: str, edge: Edge | None) -> None:
+        by_type = self.out[source].setdefault(target, {})
+        by_type[kind] = edge
+        self.into[target][source] = by_type
 
     def _add(self, vertex: Vertex, queue: list[Any] | None) -> bool:
-        """Add a vertex if it is new, and queue it for opening. Return whether there was room."""
+        """Add a vertex if it is new, and queue it for opening. Return whether it is within the limit of vertices."""
         if vertex not in self.out:
             if not self._note_limit(len(self.out) < self._bounds.visited):
                 return False
@@ -127,10 +127,10 @@ class Neighbourhood:
         queue.append(vertex)
         return True
 
-    def _within_fan_out(self, own: NodeKey, found: list[Any]) -> list[Any]:
+    def _within_fan_out(self, own_key: NodeKey, found: list[Any]) -> list[Any]:
         """Return the links or edges of a vertex up to the fan-out limit. Note the vertex if there are more."""
-        if len(found) > self._bounds.fan_out and str(own) not in self.caps.fan_out[-1:]:
-            self.caps.fan_out.append(str(own))
+        if len(found) > self._bounds.fan_out and str(own_key) not in self.caps.fan_out[-1:]:
+            self.caps.fan_out.append(str(own_key))
         return found[: self._bounds.fan_out]
 
     def _count_read(self) -> bool:
@@ -174,14 +174,14 @@ class Path(NamedTuple):
     vertices: tuple[Vertex, ...]
     edges: tuple[Edge | None, ...] = ()
 
-    def to(self, vertex: Vertex, edge: Edge | None) -> "Path":
+    def extended(self, vertex: Vertex, edge: Edge | None) -> "Path":
         return Path((*self.vertices, vertex), (*self.edges, edge))
 
 
 class ReachedMemory(NamedTuple):
     seq: int
     score: float  # including `fit`
-    fit: float  # 0 to 1, see above
+    fit: float  # the relevance to the question, 0 to 1
     hops: int
     seed: str  # the id of the first memory of the path
     node: NodeKey  # the vertex before the memory
@@ -189,7 +189,7 @@ class ReachedMemory(NamedTuple):
     path: Path
 
     @property
-    def order(self) -> tuple[float, int, str]:
+    def sort_key(self) -> tuple[float, int, str]:
         """The sort key, best path first."""
         return -self.score, self.hops, str(self.node)
 
@@ -214,8 +214,8 @@ class _BestPaths(NamedTuple):
     evidence: int = DERIVED  # of the last connection
 
     @property
-    def order(self) -> tuple[float, int]:
-        """The sort key of paths to a shared node: edge weight, then better evidence."""
+    def strength(self) -> tuple[float, int]:
+        """The sort key of paths to a shared node, best last: edge weight, then evidence."""
         return edge_weight(self.edge), self.evidence
 
     def avoiding(self, vertex: Vertex) -> Path | None:
@@ -225,9 +225,9 @@ class _BestPaths(NamedTuple):
                 return path
         return None
 
-    def merged(self, other: "_BestPaths", is_better: bool) -> "_BestPaths":
+    def merged(self, other: "_BestPaths", other_is_better: bool) -> "_BestPaths":
         """Return these paths with another path to the same vertex, the best one first."""
-        if is_better:
+        if other_is_better:
             return other._replace(second=self.best)
         if self.second is None and self.best.vertices[-2] != other.best.vertices[-2]:
             return self._replace(second=other.best)
@@ -249,7 +249,7 @@ class Walk:
         self.scope, self.seeds, self._steps = scope, seeds, steps
         self.neighbourhood = Neighbourhood(scope, seeds.keys(), hops)
         self.best: dict[int, ReachedMemory] = {}
-        self._ids: Mapping[Any, str] = seeds
+        self._seed_ids: Mapping[Any, str] = seeds
         # The largest edge weight / hops of the paths extended from a node, by evidence. A weaker edge with better
         # evidence is extended too, because its larger `fit` may give a higher score.
         self._strongest: dict[tuple[NodeKey, int], float] = {}
@@ -269,12 +269,12 @@ class Walk:
             if seq in self.neighbourhood.opened:
                 self._extend(hops, seq, paths, next_memories, nodes)
         for key, paths in nodes.items():
-            value = edge_weight(paths.edge) / hops
-            extended = max(self._strongest.get((key, evidence), 0.0) for evidence in range(paths.evidence, STATED + 1))
-            if key in self.neighbourhood.opened and value > extended:
-                self._strongest[key, paths.evidence] = value
+            weight = edge_weight(paths.edge) / hops
+            strongest = max(self._strongest.get((key, evidence), 0.0) for evidence in range(paths.evidence, STATED + 1))
+            if key in self.neighbourhood.opened and weight > strongest:
+                self._strongest[key, paths.evidence] = weight
                 self._extend(hops, key, paths, next_memories, next_nodes)
-        return dict(sorted(next_memories.items(), key=lambda item: self.best[item[0]].order)), next_nodes
+        return dict(sorted(next_memories.items(), key=lambda item: self.best[item[0]].sort_key)), next_nodes
 
     def _extend(
         self,
@@ -294,21 +294,22 @@ class Walk:
                 if path is None:
                     outcome = "already on the path"
                 elif isinstance(other, int):
-                    scored = edge or paths.edge
-                    evidence = self._evidence(vertex, other, scored)
-                    if scored is None:
+                    scored_edge = edge or paths.edge
+                    evidence = self._evidence(vertex, other, scored_edge)
+                    if scored_edge is None:
                         evidence = min(evidence, self._evidence(path.vertices[-2], vertex, path.edges[-1]))
                     fit = 1.0 if evidence == STATED else self.scope.fit(other, evidence == ATTACHED)
-                    score = edge_weight(scored) / hops * fit
-                    longer, node = path.to(other, edge), self.neighbourhood.opened[vertex]
-                    found = ReachedMemory(other, score, fit, hops, self._ids[path.vertices[0]], node, scored, longer)
+                    score = edge_weight(scored_edge) / hops * fit
+                    seed_id, node = self._seed_ids[path.vertices[0]], self.neighbourhood.opened[vertex]
+                    extended = path.extended(other, edge)
+                    found = ReachedMemory(other, score, fit, hops, seed_id, node, scored_edge, extended)
                     outcome = self._keep(found, memories)
                 else:
                     outcome = "followed"
                     node_edge = edge if isinstance(vertex, NodeKey) else None
-                    added = _BestPaths(path.to(other, edge), None, node_edge, self._evidence(vertex, other, edge))
+                    added = _BestPaths(path.extended(other, edge), None, node_edge, self._evidence(vertex, other, edge))
                     before = nodes.get(other)
-                    nodes[other] = before.merged(added, added.order > before.order) if before else added
+                    nodes[other] = before.merged(added, added.strength > before.strength) if before else added
             if self._steps is not None:
                 self._steps.append(WalkStep(vertex, other, edge, hops, score, outcome))
 
@@ -333,9 +334,9 @@ class Walk:
 
     def _keep(self, found: ReachedMemory, memories: dict[int, _BestPaths]) -> str:
         """Keep the best path to a memory, and return the outcome for the trace. Only paths of the hop that first
-        reached the memory are extended, and none to a seed."""
+        reached the memory are extended later; paths to a seed never are."""
         before, paths = self.best.get(found.seq), _BestPaths(found.path)
-        is_better = before is None or found.order < before.order
+        is_better = before is None or found.sort_key < before.sort_key
         if before is None and found.seq not in self.seeds:
             memories[found.seq] = paths
         elif found.seq in memories:
@@ -348,8 +349,8 @@ class Walk:
         return "reached a seed" if found.seq in self.seeds else "reached"
 
 
-class Related(NamedTuple):
-    """A memory that the graph adds, with the path to it."""
+class RelatedMemory(NamedTuple):
+    """A memory that the graph adds to the ranked ones, with the path to it."""
 
     seq: int
     id: str
@@ -358,22 +359,22 @@ class Related(NamedTuple):
 
 
 class Expansion(NamedTuple):
-    items: tuple[Related, ...]  # the added memories, best first
+    items: tuple[RelatedMemory, ...]  # the added memories, best first
     considered: int  # the number of reached memories
     caps: Caps
     derived_only: int = 0  # the number of memories reached over derived connections only, which are not added
 
 
 def expand(walk: Walk, limit: int = EXPANSION_K, exclude: Collection[int] = ()) -> Expansion:
-    """Return the memories with the best relation to a walk's seeds, except those in `exclude` (by `seq`)."""
+    """Return the memories with the best paths from a walk's seeds, except those in `exclude` (by `seq`)."""
     reached = [found for found in walk.best.values() if found.seq not in walk.seeds and found.seq not in exclude]
     fitting = [found for found in reached if found.fit > 0]
-    items: list[Related] = []
-    for found in sorted(fitting, key=lambda found: _order(walk.scope, found)):
+    items: list[RelatedMemory] = []
+    for found in sorted(fitting, key=lambda found: _sort_key(walk.scope, found)):
         if len(items) == limit:
             break
-        if (own := walk.scope.own_key(found.seq)) is not None:
-            items.append(Related(found.seq, own.text, found.score, _why(found, own, walk.scope)))
+        if (own_key := walk.scope.own_key(found.seq)) is not None:
+            items.append(RelatedMemory(found.seq, own_key.text, found.score, _why(found, own_key, walk.scope)))
     return Expansion(tuple(items), len(reached), walk.neighbourhood.caps, len(reached) - len(fitting))
 
 
@@ -385,7 +386,7 @@ def boosts(walk: Walk, limit: int) -> dict[int, float]:
     With weight and confidence 1 and one hop, it is 0.75 for caused_by, 0.5 for similar_to and 0.125 for shared_node.
     `limit` is the largest number of neighbours."""
     candidates = set(walk.seeds)
-    for found in sorted(walk.best.values(), key=lambda found: (found.hops, *_order(walk.scope, found))):
+    for found in sorted(walk.best.values(), key=lambda found: (found.hops, *_sort_key(walk.scope, found))):
         if len(candidates) == len(walk.seeds) + limit:
             break
         if found.seq not in walk.seeds and walk.scope.own_key(found.seq) is not None:
@@ -393,16 +394,16 @@ def boosts(walk: Walk, limit: int) -> dict[int, float]:
     return {seq: min(1.0, BOOST_FACTOR * found.score) for seq, found in walk.best.items() if seq in candidates}
 
 
-def _order(scope: TraversalScope, found: ReachedMemory) -> tuple[float, int, float, str, int]:
+def _sort_key(scope: TraversalScope, found: ReachedMemory) -> tuple[float, int, float, str, int]:
     """Return the sort key: score, hops, preference of the query, key of the previous vertex, newest first."""
-    score, hops, node = found.order
-    return score, hops, -scope.prefer(found.seq), node, -found.seq
+    negative_score, hops, node = found.sort_key
+    return negative_score, hops, -scope.prefer(found.seq), node, -found.seq
 
 
-def _why(found: ReachedMemory, own: NodeKey, scope: TraversalScope) -> dict[str, Any]:
-    """Return the path to an expanded memory: the scored edge, and every step from the seed."""
+def _why(found: ReachedMemory, own_key: NodeKey, scope: TraversalScope) -> dict[str, Any]:
+    """Return the path to an added memory for the response: the scored edge, and every step from the seed."""
     edge, path = found.edge, found.path
-    source, target = (edge.source, edge.target) if edge else (found.node, own)
+    source, target = (edge.source, edge.target) if edge else (found.node, own_key)
     keys = [str(scope.graph.links(one)[0][0] if isinstance(one, int) else one) for one in path.vertices]
     steps = zip(pairwise(keys), path.edges, strict=True)
     return {
@@ -418,7 +419,7 @@ def _why(found: ReachedMemory, own: NodeKey, scope: TraversalScope) -> dict[str,
 
 
 def edge_values(edge: Edge | None) -> dict[str, Any]:
-    """Return type, weight and confidence of an edge; None is a link."""
+    """Return type, weight and confidence of an edge (None: a link) for the response."""
     if edge is None:
         return {"type": SHARED_NODE, "weight": 1.0, "confidence": 1.0}
     return {"type": edge.type, "weight": edge.weight, "confidence": edge.confidence}

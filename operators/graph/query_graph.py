@@ -205,7 +205,7 @@ class QueryGraph:
         words = self.index.words.lengths()[self.index.conversation.slots[added]]
         return expansion, compare(self.signal, left_out, added, types, words)
 
-    def _positions(self, items: Sequence[paths.Related]) -> Positions:
+    def _positions(self, items: Sequence[paths.RelatedMemory]) -> Positions:
         return np.array([self._position_of_seq[item.seq] for item in items], np.int64)
 
     def seeds(self, ranked: Positions) -> paths.Seeds:

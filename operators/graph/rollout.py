@@ -14,7 +14,7 @@ from recallflow.fields import format_time
 from recallflow.graphs import GateState, GraphFailure, GraphReport, RolloutState
 from recallflow.operators.events import Ask
 from recallflow.operators.graph import quality_gate
-from recallflow.operators.graph.paths import Expansion, Related
+from recallflow.operators.graph.paths import Expansion, RelatedMemory
 from recallflow.operators.guard import once
 from recallflow.owner import Owner
 from recallflow.responses import Warn
@@ -36,7 +36,7 @@ COUNTED_MAX = 5_000  # counted nodes, and as many edges; more would delay other 
 class AppliedExpansion(NamedTuple):
     """The part of an expansion that is in the answer. Without items, `fallback` gives the reason."""
 
-    items: tuple[Related, ...]
+    items: tuple[RelatedMemory, ...]
     fallback: Fallback | None
     warnings: tuple[Warn, ...] = ()
     routing: dict[str, Any] | None = None

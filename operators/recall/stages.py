@@ -13,7 +13,7 @@ from recallflow.control import RecallSettings
 from recallflow.embedder import Embedder, Matrix
 from recallflow.language.tables import Intent
 from recallflow.operators.events import Ask
-from recallflow.operators.graph.paths import Related
+from recallflow.operators.graph.paths import RelatedMemory
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.reader import EntityContext
 from recallflow.operators.graph.rollout import AppliedExpansion, Expansions
@@ -158,7 +158,7 @@ class Expanded(NamedTuple):
     applied: AppliedExpansion | None
 
     @property
-    def items(self) -> Sequence[Related]:
+    def items(self) -> Sequence[RelatedMemory]:
         return () if self.applied is None else self.applied.items
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from recallflow.embedder import Kind
 from recallflow.language.places import StemPositions, find_stems
-from recallflow.operators.graph.paths import Related
+from recallflow.operators.graph.paths import RelatedMemory
 from recallflow.operators.recall import people, phrases
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.ranking_input import Ranking, RankingInput
@@ -158,7 +158,7 @@ def why(
     return [_reasons(inputs, one, row_at, neighbour_spans, entities) for one in cases]
 
 
-def added(items: Iterable[Related], seeds: Sequence[MemoryRow | None]) -> list[list[Reason]]:
+def added(items: Iterable[RelatedMemory], seeds: Sequence[MemoryRow | None]) -> list[list[Reason]]:
     """Return the reasons of memories from graph expansion: the path to each. `seeds` are rows of the ranked
     memories."""
     by_id = {row.id: row for row in seeds if is_readable(row)}

@@ -9,7 +9,7 @@ from recallflow.control import DEFAULT, ControlHistory, GateVerdict, Rollout
 from recallflow.errors import StorageError
 from recallflow.operators.events import Ask
 from recallflow.operators.graph import quality_gate, rollout
-from recallflow.operators.graph.paths import Expansion, Related
+from recallflow.operators.graph.paths import Expansion, RelatedMemory
 from recallflow.operators.graph.quality_gate import REPEAT_MS, BaselineComparison, QualityGates
 from recallflow.operators.graph.reader import Caps
 from recallflow.operators.graph.rollout import AppliedExpansion, Expansions, Fallback
@@ -18,7 +18,7 @@ from recallflow.queries import GraphStatus
 from recallflow.records import Position, Record
 
 TENANT, OTHER = "acme", "other"
-ADDED = Related(7, "m7", 0.25, {"reason": "graph_expansion"})
+ADDED = RelatedMemory(7, "m7", 0.25, {"reason": "graph_expansion"})
 GOOD, BAD = BaselineComparison(0.0, {"caused_by": 0.1}, 30), BaselineComparison(0.0, {"caused_by": 0.1}, 30_000)
 
 
