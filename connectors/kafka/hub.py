@@ -1,7 +1,7 @@
-"""Reading of a source: a reader thread per class of topic, one wake event, and the order of service.
+"""Reading of a source: one reader thread each for queries and memory events, and the order of their delivery.
 
-Queries are delivered to the dataflow first, in batches that fit a time budget. So a long backlog does not delay its
-first answers, and queries of other partitions and tenants (`RoundRobinQueue`) are served in between. Memory events are
+Queries are delivered to the dataflow first, in batches that fit a time budget: the first queries of a long backlog are
+answered early, and queries of other partitions and tenants (`RoundRobinQueue`) are served in between. Memory events are
 delivered when no query waits, in smaller batches, and at least every `STARVED_S`, so that steady queries cannot starve
 writes. With a backlog of 60,000 events at 1 ms each, queries had a p50 of 3 ms, against 6 s with Bytewax's source."""
 
@@ -23,23 +23,23 @@ from recallflow.kafka_clients import ClientErrors, is_refusal, is_retriable
 from recallflow.kafka_options import KafkaOptions, log_registry_outage
 from recallflow.schema_registry import RETRY_S
 
-WAIT_S = 0.005
+WAIT_S = 0.005  # longest wait of the dataflow for a record
 POLL_S = 0.1
 READ_AHEAD, READ_AHEAD_BYTES = 2_000, 32 * 1024 * 1024  # limits of the queued records of a reader
 READ_AHEAD_AWAITED = 20_000  # READ_AHEAD while a query waits for records that are not read
 READ_BATCH = 500
-PAST_LIMIT_MAX = 1_000  # queued records of a partition with a limit, at which its reading pauses
-BUDGET_S, QUERIES_BUDGET_S = 0.005, 0.01
+LIMITED_QUEUE_MAX = 1_000  # queued records at which the reading of a lane with a `limit` pauses
+MEMORIES_BUDGET_S, QUERIES_BUDGET_S = 0.005, 0.01  # time of a batch of memory events, and of queries
 BATCH_MAX = 500
-QUERIES_FIRST = 20  # batch limit while the cost of a query is unknown
+FIRST_QUERIES_MAX = 20  # batch limit while the cost of a query is unknown
 COST_DECAY = 0.9  # factor per batch by which the assumed cost of an event or a query may fall
-STARVED_S = 0.02
-IN_FLIGHT_MAX = 2_000
+STARVED_S = 0.02  # longest time for which queries delay waiting memory events
+IN_FLIGHT_MAX = 2_000  # records in the dataflow at which no more memory events are delivered
 
 _log = logging.getLogger(__name__)
 
-TopicPart = tuple[str, int]
-MemoryEnds = Callable[[Collection[int]], Mapping[int, int]]
+TopicPart = tuple[str, int]  # topic and partition
+MemoryEnds = Callable[[Collection[int]], Mapping[int, int]]  # partitions → end offsets in the memory topic
 
 
 class Remedies(NamedTuple):
@@ -54,7 +54,7 @@ REMEDIES = Remedies()
 
 
 def describe_removal(source: str, removed: str, remedy: str) -> str:
-    """Describe `removed` records of a topic ("the records … are"), with the remedy."""
+    """Describe the loss of records. `removed` is the subject of the sentence, with its verb: "the records … are"."""
     return f"{source}: {removed} gone from the topic, and nothing is skipped silently: {remedy}"
 
 
@@ -69,19 +69,19 @@ class LaneReader:
         new_consumer: NewConsumer = Consumer,
         remedy: str = "",  # remedy for records that were removed before they were read
         *,
-        ends: bool = False,  # whether to note the end of a partition, which may be after its last record
+        ends: bool = False,  # whether to read the ends of partitions, which may follow the last records
         memory_ends: MemoryEnds | None = None,  # returns the end offsets that the queries just read must wait for
     ) -> None:
         self.lanes: dict[TopicPart, Lane] = {}
         self.error: Exception | None = None
-        self.retried = 0
+        self.retried = 0  # number of errors after which reading was retried
         self._wake, self._remedy, self._memory_ends = wake, remedy, memory_ends
         self._stopping = threading.Event()
         self._registry = options.registry
-        self._waiting: dict[TopicPart, float] = {}  # partition that waits for the schema registry → time of a retry
+        self._registry_retries: dict[TopicPart, float] = {}  # partition that waits for the registry → time of the retry
         self._client_errors = ClientErrors()
-        self._changes: collections.deque[tuple[Lane, bool]] = collections.deque()
-        # Only this option shows an end that follows transaction markers.
+        self._changes: collections.deque[tuple[Lane, bool]] = collections.deque()  # a lane, and whether to add it
+        # Without this option, an end that follows transaction markers is not reported.
         reader_options = {"enable.partition.eof": ends, "error_cb": self._client_errors}
         self._consumer = new_consumer(options.consumer() | reader_options)
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"recallflow-{name}")
@@ -109,7 +109,8 @@ class LaneReader:
             self._thread.join()
         self._consumer.close()
 
-    def waiting(self) -> bool:
+    def has_ready(self) -> bool:
+        """Return whether a record may be delivered."""
         return any(lane.has_ready() for lane in self.lanes.values())
 
     def lag(self) -> dict[TopicPart, int]:
@@ -126,13 +127,13 @@ class LaneReader:
             self._fail(error)
 
     def read(self) -> None:
-        """Read available messages, if there is room."""
+        """Read available messages into the queues of the lanes, unless these are full."""
         while self._changes:
-            # Here and not in `add`: assigning while another thread polls hangs.
+            # Not in `add`, because an assignment hangs while another thread polls.
             self._change(*self._changes.popleft())
-        self._retry_waiting()
+        self._retry_registry()
         self._pause_at_limits()
-        if self._full():
+        if self._is_full():
             self._stopping.wait(0.001)
             return
         message = self._consumer.poll(POLL_S)
@@ -149,34 +150,34 @@ class LaneReader:
             self._consumer.incremental_assign([TopicPartition(*part, lane.next_offset)])
         else:
             self.lanes = {key: one for key, one in self.lanes.items() if one is not lane}
-            if self._waiting.pop(part, None) is not None:
+            if self._registry_retries.pop(part, None) is not None:
                 return  # it is not assigned
             if lane.paused:  # the next reader of the partition would find it paused
                 self._consumer.resume([TopicPartition(*part)])
             self._consumer.incremental_unassign([TopicPartition(*part)])
 
-    def _full(self) -> bool:
+    def _is_full(self) -> bool:
         """Return whether the queues are full. Lanes with a limit do not count, because they would block all others. If
-        a query waits for an empty lane, more is read: the client returns records of the other partitions first."""
+        a query waits for an empty lane, more is read, because the client may return other lanes' records first."""
         lanes = [lane for lane in self.lanes.values() if lane.limit is None]
         queued, queued_bytes = sum(len(lane.queue) for lane in lanes), sum(lane.queued_bytes() for lane in lanes)
         most = READ_AHEAD_AWAITED if any(one.waiting_queries and not one.queue for one in lanes) else READ_AHEAD
         return queued >= most or queued_bytes >= READ_AHEAD_BYTES
 
     def _pause_at_limits(self) -> None:
-        """Pause lanes with many queued records until their limit advances."""
+        """Pause the reading of lanes with a limit and many queued records, and resume it at half as many."""
         for part, lane in self.lanes.items():
-            if lane.limit is None or part in self._waiting:
+            if lane.limit is None or part in self._registry_retries:
                 continue
-            is_full = len(lane.queue) >= (PAST_LIMIT_MAX // 2 if lane.paused else PAST_LIMIT_MAX)
+            is_full = len(lane.queue) >= (LIMITED_QUEUE_MAX // 2 if lane.paused else LIMITED_QUEUE_MAX)
             if is_full != lane.paused:
                 (self._consumer.pause if is_full else self._consumer.resume)([TopicPartition(*part)])
                 lane.paused = is_full
 
     def _note_ends(self) -> None:
-        """Note the ends for `lag`, which cannot request them: another thread must not use a consumer during a poll."""
+        """Store the end offsets for `lag`. Other threads call it, and must not use the consumer during a poll."""
         for part, lane in self.lanes.items():
-            if part not in self._waiting:
+            if part not in self._registry_retries:
                 lane.end = max(lane.end, self._consumer.get_watermark_offsets(TopicPartition(*part), cached=True)[1])
 
     def _fail(self, error: Exception) -> None:
@@ -189,11 +190,11 @@ class LaneReader:
             error, lane = message.error(), self.lanes.get((message.topic(), message.partition()))
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 self._raise_unless_retriable(error, f"{message.topic()}:{message.partition()}")
-            elif lane is None or (lane.topic, lane.number) in self._waiting:
-                continue  # the partition was removed meanwhile, or is read again from this record
+            elif lane is None or (lane.topic, lane.number) in self._registry_retries:
+                continue  # the partition was removed meanwhile, or will be read again from this record
             elif error is not None:  # the end, which transaction markers may separate from the last record
                 lane.reached = message.offset()
-            elif self._is_decoded(message, lane):
+            elif self._try_decode(message, lane):
                 lane.read_bytes += size_bytes(message)
                 lane.queue.append(message)
                 if lane.last_of_key is not None:
@@ -201,23 +202,24 @@ class LaneReader:
                 lane.reached = message.offset() + 1
         self._wake.set()
 
-    def _is_decoded(self, message: Any, lane: Lane) -> bool:
-        """Decode a registered record. If the registry is unavailable, stop the partition before it and return False."""
+    def _try_decode(self, message: Any, lane: Lane) -> bool:
+        """Decode a record with a registered schema. Return False if the registry is unavailable: the partition will be
+        read again from this record."""
         if self._registry is None:
             return True
         try:
             self._registry.open(message)
         except RegistryUnavailable as error:
             log_registry_outage(error)
-            self._waiting[lane.topic, lane.number] = time.monotonic() + RETRY_S
+            self._registry_retries[lane.topic, lane.number] = time.monotonic() + RETRY_S
             self._consumer.incremental_unassign([TopicPartition(lane.topic, lane.number)])
             return False
         return True
 
-    def _retry_waiting(self) -> None:
-        """Read partitions again whose wait for the schema registry is over."""
-        for part in [part for part, due_s in self._waiting.items() if due_s <= time.monotonic()]:
-            del self._waiting[part]
+    def _retry_registry(self) -> None:
+        """Read partitions again whose retry of the schema registry is due."""
+        for part in [part for part, due_s in self._registry_retries.items() if due_s <= time.monotonic()]:
+            del self._registry_retries[part]
             self._consumer.incremental_assign([TopicPartition(*part, self.lanes[part].reached)])
 
     def _add_barriers(self, messages: list[Any]) -> None:
@@ -235,7 +237,7 @@ class LaneReader:
 
     def _raise_unless_retriable(self, error: KafkaError, where: str) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            raise SourceError(describe_removal(where, f"the next record is ({error.str()})", self._remedy))
+            raise SourceError(describe_removal(where, f"the next record ({error.str()}) is", self._remedy))
         if is_refusal(error) or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise SourceError(f"{where}: {error.str()}; create the topic (recallflow topics create) or grant the right")
         if not is_retriable(error):
@@ -250,7 +252,7 @@ def _batch_size(budget_s: float, cost_s: float) -> int:
 
 
 class Hub:
-    """Order of service of two readers, and the batch size of their source."""
+    """Scheduler of the records of two readers: how many queries and memory events the source delivers next."""
 
     def __init__(
         self,
@@ -264,11 +266,10 @@ class Hub:
     ) -> None:
         self.queries, self.memories, self.wake = queries, memories, wake
         self._in_flight, self._queries_room, self._failure, self._clock_s = in_flight, queries_room, failure, clock_s
-        self._batch = 1
-        self._queries_batch = QUERIES_FIRST
-        self._event_cost_s = self._query_cost_s = 0.0
+        self._memories_batch, self._queries_batch = 1, FIRST_QUERIES_MAX  # batch limits
+        self._memory_cost_s = self._query_cost_s = 0.0
         self._memories = self._queries = 0  # numbers of records of this batch
-        self._batch_began_s = self._memories_s = clock_s()  # the latter: time of the last memory events
+        self._batch_began_s = self._last_memories_s = clock_s()
 
     def stop(self) -> None:
         self.queries.stop()
@@ -282,10 +283,10 @@ class Hub:
         now_s = self._clock_s()
         if self._memories or self._queries:
             cost_s = (now_s - self._batch_began_s) / (self._memories + self._queries)
-            # A batch of many cheap queries, such as refused ones, must not be followed by as many costly ones.
+            # The assumed cost falls slowly, because costly queries may follow cheap ones, such as refused ones.
             if not self._queries:
-                self._event_cost_s = max(cost_s, COST_DECAY * self._event_cost_s)
-                self._batch = _batch_size(BUDGET_S, self._event_cost_s)
+                self._memory_cost_s = max(cost_s, COST_DECAY * self._memory_cost_s)
+                self._memories_batch = _batch_size(MEMORIES_BUDGET_S, self._memory_cost_s)
             elif not self._memories:
                 self._query_cost_s = max(cost_s, COST_DECAY * self._query_cost_s)
                 self._queries_batch = _batch_size(QUERIES_BUDGET_S, self._query_cost_s)
@@ -296,37 +297,37 @@ class Hub:
         busy = max(1, sum(1 for lane in self.queries.lanes.values() if lane.queue))
         return max(0, -(-min(self._queries_batch, self._queries_room()) // busy))
 
-    def count_queries(self, queries: int) -> None:
-        self._queries += queries
+    def add_queries(self, delivered: int) -> None:
+        self._queries += delivered
 
     def memories_allowed(self) -> int:
         """Return how many memory events of each partition may be delivered now. See `allowed_of` for an exception."""
         lanes = self.memories.lanes.values()
-        queries_first = (self._queries or self._queries_wait()) and not any(lane.waiting_queries for lane in lanes)
-        if queries_first and self._clock_s() - self._memories_s < STARVED_S:
+        queries_first = (self._queries or self._has_query()) and not any(lane.waiting_queries for lane in lanes)
+        if queries_first and self._clock_s() - self._last_memories_s < STARVED_S:
             return 0
         busy = max(1, sum(1 for lane in lanes if lane.has_ready()))
-        return max(0, min(-(-self._batch // busy), self._room()))
+        return max(0, min(-(-self._memories_batch // busy), self._memories_room()))
 
     def allowed_of(self, lane: Lane, share: int) -> int:
-        """Return how many memory events of a partition may be delivered: its share, or a batch if queries wait."""
-        return max(share, min(self._batch, self._room())) if lane.waiting_queries else share
+        """Return how many memory events of a partition may be delivered: its share; a batch if queries wait for it."""
+        return max(share, min(self._memories_batch, self._memories_room())) if lane.waiting_queries else share
 
-    def count_memories(self, memories: int) -> None:
-        self._memories += memories
-        self._memories_s = self._clock_s()
+    def add_memories(self, delivered: int) -> None:
+        self._memories += delivered
+        self._last_memories_s = self._clock_s()
 
     def wait(self) -> None:
-        """Wait until a record can be delivered, or briefly, because the dataflow has other work."""
-        has_ready = self.memories.waiting() and self._room() > 0
-        if not (self._queries_wait() or has_ready):
+        """Wait until a record can be delivered, at most `WAIT_S`, because the dataflow has other work."""
+        has_ready = self.memories.has_ready() and self._memories_room() > 0
+        if not (self._has_query() or has_ready):
             self.wake.wait(WAIT_S)
         self.wake.clear()
 
-    def _queries_wait(self) -> bool:
+    def _has_query(self) -> bool:
         """Return whether a query may be delivered now."""
-        return self._queries_room() > 0 and self.queries.waiting()
+        return self._queries_room() > 0 and self.queries.has_ready()
 
-    def _room(self) -> int:
+    def _memories_room(self) -> int:
         """Return how many more memory records may be in flight."""
         return IN_FLIGHT_MAX - self._in_flight()

@@ -207,13 +207,13 @@ class OwnedSource:
         hub, owned = self._hub, self._owned
         limit = hub.queries_allowed()
         queries = [record for number, one in owned.items() for record in self._take(number, one.queries, limit)]
-        hub.count_queries(len(queries))
+        hub.add_queries(len(queries))
         memories: list[Record] = []
         if allowed := hub.memories_allowed():
             memories = [record for number, one in owned.items() for record in self._memories(number, one, allowed)]
             if not memories:  # standby partitions are read only if owned partitions have no records
                 memories = [record for lane in self._standbys.values() for record in records_of(lane, allowed)]
-            hub.count_memories(len(memories))
+            hub.add_memories(len(memories))
         for records in (queries, memories):
             if records:
                 self.progress.count_emitted(records[0].position.topic, len(records))

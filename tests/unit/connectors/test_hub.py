@@ -12,11 +12,11 @@ from confluent_kafka import Consumer, KafkaError
 
 from recallflow.connectors.kafka.hub import (
     BATCH_MAX,
-    BUDGET_S,
+    FIRST_QUERIES_MAX,
     IN_FLIGHT_MAX,
-    PAST_LIMIT_MAX,
+    LIMITED_QUEUE_MAX,
+    MEMORIES_BUDGET_S,
     QUERIES_BUDGET_S,
-    QUERIES_FIRST,
     READ_AHEAD,
     READ_AHEAD_BYTES,
     READ_BATCH,
@@ -121,7 +121,7 @@ def waiting(hub: Hub, queries: int, memories: int) -> None:
 def learn(hub: Hub) -> None:
     """Shows the hub that an event costs next to nothing: it then gives BATCH_MAX at a time."""
     hub.begin()
-    hub.count_memories(BATCH_MAX)
+    hub.add_memories(BATCH_MAX)
     hub.begin()
 
 
@@ -139,7 +139,7 @@ def test_memories_wait_for_queries_but_not_for_long(make_hub: Callable[..., Hub]
     assert hub.memories_allowed() == 0
     clock.now_s += STARVED_S * 0.2
     assert hub.memories_allowed() > 0  # however many queries come
-    hub.count_memories(5)
+    hub.add_memories(5)
     assert hub.memories_allowed() == 0
 
 
@@ -156,8 +156,8 @@ def test_no_more_is_in_flight_than_the_bound(make_hub: Callable[..., Hub], clock
 def test_batch_fits_the_budget_shared_by_partitions(make_hub: Callable[..., Hub], clock: Clock) -> None:
     hub = make_hub(clock_s=clock)
     hub.begin()
-    hub.count_memories(10)
-    clock.now_s += 10 * BUDGET_S / 8  # an event costs an eighth of the budget
+    hub.add_memories(10)
+    clock.now_s += 10 * MEMORIES_BUDGET_S / 8  # an event costs an eighth of the budget
     hub.begin()
     waiting(hub, queries=0, memories=5)
     assert hub.memories_allowed() == 8
@@ -173,15 +173,15 @@ def test_queries_that_take_long_are_given_few_at_a_time(make_hub: Callable[..., 
     waiting(hub, queries=600, memories=0)
     hub.begin()
     first = hub.queries_allowed()
-    hub.count_queries(first)
+    hub.add_queries(first)
     clock.now_s += first * QUERIES_BUDGET_S / 5.5
     hub.begin()
-    assert (first, hub.queries_allowed()) == (QUERIES_FIRST, 5)
+    assert (first, hub.queries_allowed()) == (FIRST_QUERIES_MAX, 5)
     add(hub.queries, "query.events", 1).queue.append("a record")
     assert hub.queries_allowed() == 3
     allowed = [hub.queries_allowed()]
     for _ in range(40):
-        hub.count_queries(6)
+        hub.add_queries(6)
         clock.now_s += 6 * QUERIES_BUDGET_S / 100.5  # and more where they take less
         hub.begin()
         allowed.append(hub.queries_allowed())
@@ -233,15 +233,15 @@ def test_reader_reads_past_other_partitions_to_awaited_records() -> None:
 
 def test_partition_removed_at_its_limit_is_read_after_its_return() -> None:
     kafka = FakeKafka(events=1)
-    for _ in range(4 * PAST_LIMIT_MAX):
+    for _ in range(4 * LIMITED_QUEUE_MAX):
         kafka.append("events", 0, b"")
     one = reader(kafka)
-    limited = Lane("events", 0, 0, 4 * PAST_LIMIT_MAX, limit=1)
+    limited = Lane("events", 0, 0, 4 * LIMITED_QUEUE_MAX, limit=1)
     one.add(limited)
     read_until_full(one)
     assert limited.paused
     one.remove(limited)
-    again = Lane("events", 0, 0, 4 * PAST_LIMIT_MAX)
+    again = Lane("events", 0, 0, 4 * LIMITED_QUEUE_MAX)
     one.add(again)
     read_until_full(one)
     assert len(again.queue) >= READ_AHEAD
@@ -270,7 +270,7 @@ def test_fewer_large_records_are_read_ahead(partitions: int) -> None:
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        (KafkaError._AUTO_OFFSET_RESET, "the next record is .* gone from the topic"),
+        (KafkaError._AUTO_OFFSET_RESET, "the next record .* is gone from the topic"),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, "create the topic"),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "grant the right"), (KafkaError._BAD_MSG, "cannot be read"),
     ],
