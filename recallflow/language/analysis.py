@@ -90,6 +90,11 @@ def detect(words: Collection[str], lowered: str, assumed: int) -> DetectedLangua
     return _CERTAIN[best] if is_certain else _ASSUMED[assumed]
 
 
+def has_foreign_word(words: Collection[str]) -> bool:
+    """Return whether a function word of another language, and not of English, is among the words."""
+    return not _FOREIGN.isdisjoint(words)
+
+
 def table_of(text: str, assumed: Sequence[int] = (0,)) -> Table:
     """Return the main language of a question; if its words identify none, the first of `assumed`."""
     text = normalised(text)

@@ -15,10 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.caching import BoundedCache
-from recallflow.language.analysis import detect
+from recallflow.language.analysis import detect, has_foreign_word
 from recallflow.language.scripts import BEYOND_LATIN, folded, normalised, script_of
 from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
-from recallflow.language.words import LATIN_WORD, ascii_words, has_meaning, latin_stems, runs, stemmer, unspaced_table
+from recallflow.language.words import (
+    ANY_WORD,
+    LATIN_WORD,
+    ascii_words,
+    has_meaning,
+    latin_stems,
+    runs,
+    stemmer,
+    unspaced_table,
+)
 
 TABLE = resources.files("recallflow.language") / "word_vectors.npz"
 # The bit of nouns for persons; the other bits mean personal attributes (tools/vocabulary/marks.toml).
@@ -34,6 +43,8 @@ _LONGEST = 8  # characters of the longest dictionary word in a script without sp
 _PREFIX, _SUFFIX = 5, 4
 _HANGUL_PREFIX = 2
 _COMPOUNDING = "de"  # the language with compounds such as Stromrechnung
+# Scores of a language for a word: names and loan words are known in many, by form or by the chance of an equal stem.
+FUNCTION_WORD, KNOWN_FORM, KNOWN_STEM = 4, 2, 1
 Rows = tuple[int, ...]
 Matrix = npt.NDArray[np.float32]
 
@@ -63,7 +74,9 @@ class WordVectors:
         self.dimension = self.codes.shape[1]
         self._lexicons: dict[str, dict[str, Rows]] = {}
         self._rows_of_english: BoundedCache[str, Rows] = BoundedCache(self._english_rows, _CACHE_BYTES)
-        self._languages_of: BoundedCache[str, tuple[int, ...]] = BoundedCache(self._languages, _CACHE_BYTES)
+        self._scores_of: BoundedCache[str, tuple[tuple[int, int], ...]] = BoundedCache(
+            self._language_scores, _CACHE_BYTES
+        )
         self._rows_of: dict[str, BoundedCache[str, Rows]] = {}
 
     @cached_property
@@ -73,45 +86,53 @@ class WordVectors:
 
     def look_up(self, text: str) -> WordRows:
         """Return the text's words with their rows, and the language in which they were looked up."""
+        cased = text
         if text.isascii():
             words, lowered = ascii_words(text), text.lower()
         else:
-            lowered = normalised(text).lower()
+            cased = normalised(text)
+            lowered = cased.lower()
             if BEYOND_LATIN.search(lowered):
                 return self._look_up_scripts(folded(lowered))
             words = LATIN_WORD.findall(lowered)
-        table = self._latin_table(words, lowered)
+        table = self._latin_table(words, cased, lowered)
         if not text.isascii():
             words = LATIN_WORD.findall(folded(lowered))
         found = self._rows_of_english if table is ENGLISH else self._lookup(table)
         return WordRows(table, words, [*map(found.__getitem__, words)])
 
-    def _latin_table(self, words: Sequence[str], lowered: str) -> Table:
-        """Return the language of a text in Latin script. If its words identify none, return the one with the most known
-        words, and the first of `LATIN` at a tie: English."""
+    def _latin_table(self, words: Sequence[str], cased: str, lowered: str) -> Table:
+        """Return the language of a text in Latin script. If its words identify none, return English if it knows every
+        word and none is a function word of another language; else the language that knows the words best, and the first
+        of `LATIN` at a tie. Words with a capital within the text do not count: most are names."""
         number, is_certain = detect(words, lowered, 0)
-        if is_certain or all(map(self._rows_of_english.__getitem__, words)):
+        if is_certain or (
+            lowered.isascii() and not has_foreign_word(words) and all(map(self._rows_of_english.__getitem__, words))
+        ):
             return LATIN[number]
-        known = [0] * len(LATIN)
-        for word in words:
-            for number in self._languages_of[word]:
-                known[number] += 1
-        return LATIN[known.index(max(known))]
+        scores = [0] * len(LATIN)
+        for at, word in enumerate(ANY_WORD.findall(cased)):
+            if at == 0 or not word[0].isupper():
+                for number, score in self._scores_of[word.lower()]:
+                    scores[number] += score
+        return LATIN[scores.index(max(scores))]
 
-    def _languages(self, word: str) -> tuple[int, ...]:
-        """Return the indexes in `LATIN` of the languages that know a word. Numbers count as English."""
-        if word.isdecimal():
-            return (0,) if self._rows_of_english[word] else ()
+    def _language_scores(self, word: str) -> tuple[tuple[int, int], ...]:
+        """Return the indexes in `LATIN` of the languages that know a word, each with a score: `FUNCTION_WORD`,
+        `KNOWN_FORM` or `KNOWN_STEM`. Numbers count as English."""
         plain = folded(word)
-        return tuple(number for number, table in enumerate(LATIN) if self._knows(table, plain))
+        tables = LATIN[:1] if word.isdecimal() else LATIN
+        scores = (self._score(table, plain) for table in tables)
+        return tuple((number, score) for number, score in enumerate(scores) if score)
 
-    def _knows(self, table: Table, word: str) -> bool:
+    def _score(self, table: Table, word: str) -> int:
         if word in table.function_words:
-            return True
-        if table is ENGLISH:
-            return bool(self._rows_of_english[word])
-        lexicon = self._lexicon(table)
-        return word in lexicon or stemmer(table)(word) in lexicon
+            return FUNCTION_WORD
+        forms = self.english if table is ENGLISH else self._lexicon(table)
+        if word in forms and len(word) > 1:
+            return KNOWN_FORM
+        is_known = self._rows_of_english[word] if table is ENGLISH else stemmer(table)(word) in forms
+        return KNOWN_STEM if is_known else 0
 
     def sum_texts(self, texts: Sequence[str]) -> Matrix:
         """Return the sum of each text's vectors, (texts, dimension): zeros if no word is known."""

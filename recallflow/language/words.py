@@ -14,7 +14,7 @@ from recallflow.language.scripts import BEYOND_LATIN, KANA, UNSPACED, folded, pl
 from recallflow.language.tables import BY_SCRIPT, CHINESE, ENGLISH, JAPANESE, LATIN, Table
 
 LATIN_WORD = re.compile(r"\w\w+")
-_ANY_WORD = re.compile(r"\w+")
+ANY_WORD = re.compile(r"\w+")
 _ASCII_WORD = re.compile(r"\w", re.ASCII)
 # Translation by byte: word characters to lower case, all others to a space.
 _ASCII_FORMS = bytes(ord(chr(at).lower()) if _ASCII_WORD.match(chr(at)) else ord(" ") for at in range(256))
@@ -98,7 +98,7 @@ def words(text: str) -> list[str]:
         return ascii_words(text)
     text = plain(text)
     if not BEYOND_LATIN.search(text):
-        return _ANY_WORD.findall(text)
+        return ANY_WORD.findall(text)
     table = unspaced_table(text)
     split = ([pair for pair, _ in pairs(run, table)] if unspaced else [run] for run, unspaced, _ in runs(text))
     return [*chain.from_iterable(split)]
