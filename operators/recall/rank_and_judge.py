@@ -133,7 +133,7 @@ def rank_candidates(run: QueryRun, permitted: Positions, signal: Signal, min_cou
     if applies_updates and len(ranking.positions) > 1:
         ranking, replacements = _apply_updates(run, inputs, ranking)
     run.timings.end("rank")
-    cut = slice(max(min_count, tuning.most))
+    cut = slice(max(min_count, tuning.memories_max))
     full_ranking = ranking
     if min_relevance is None:  # only the answered memories need a relevance
         ranking = ranking.only(cut)

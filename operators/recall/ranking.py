@@ -1,39 +1,39 @@
-"""Scores and order of memories by mode, ties included: the semantic signal with other factors and boosts.
+"""Scores and rank order of memories by mode, from the semantic signal, other factors and boosts.
 
 | factor | value |
 |---|---|
 | semantic | the signal of `columns.py` (log-odds): 1 for the best candidate, 0 for the last of the best candidates |
 | cluster | cosine to the centroid of the memory's episode |
-| recency | 1 - ln(1 + age / 30) / ln(1 + oldest / 30); the decay function, if the query or the tenant sets `decay` |
+| recency | 1 - ln(1 + age / 30) / ln(1 + max(365, all ages) / 30); the decay function, if query or tenant set `decay` |
 | importance | the importance of the memory |
 | usage | u / (1 + u) / (1 + days since it was last returned / 30), where u = ln(1 + times returned) |
-| quality | (2 · confidence + useful) / (2 + useful + not useful): confidence, tempered by feedback |
+| quality | (2 · confidence + useful) / (2 + useful + not useful): confidence, adjusted by feedback |
 | decay | 1 / (1 + age / decay_days); 30 days, unless the query or the tenant asks for hyperbolic decay |
-| proximity | 1 / (1 + hops) to the entities asked for, 0 without a path |
+| proximity | 1 / (1 + hops) to the requested entities, 0 without a path |
 
 | boost | value |
 |---|---|
 | relationship | strength of the best edge from another candidate, by its type (see docs/concepts/graph.md) |
-| personalisation | cosine to the mean of what the user found useful (the newest 100), never negative |
+| personalisation | cosine to the mean of the newest 100 memories that the user found useful, at least 0 |
 | session_continuity | 1 if the memory was returned earlier in the same session |
 
-In `hybrid` a weight is the worth of the whole range of a factor or boost, 0 to 1, in log-odds of the signal. Values are
-not stretched over the candidates, so that two memories that differ in a factor differ in its value. The default weights
-are small: they order memories that fit about alike (docs/internals/decisions/09).
+In `hybrid`, a weight is the number of log-odds that a factor or boost of 1 adds to the signal. Values are not scaled to
+the range of the candidates, so that small differences remain small. The default weights are small: they only order
+memories of similar signal (docs/internals/decisions/09).
 
-A memory without a vector counts as the mean of the other candidates in `cluster` and in `personalisation`.
+In `cluster` and `personalisation`, a memory without a vector has the mean value of the other candidates.
 
 The mode `episode` answers with whole conversations, the most relevant first, each in conversation order:
 
 | factor | value of an episode |
 |---|---|
-| relevance | the relevance of the best memory overall, times the episode's share of all evidence |
+| relevance | the relevance of the best of all memories, times the episode's share of all evidence |
 | mentions | n / (1 + n), where n members mention requested or named entities |
 
 An episode's share is exp(odds - log Σ exp(odds of all)). Its odds are log Σ exp(signal) over its members, the log-odds
 that any of them is evidence, plus a quarter of the z-score of the cosine between question and centroid. The cosine term
-is 0 if no member has a vector. Centroids alone have too little recall: on LoCoMo (hash embedder) the best three
-episodes hold evidence for .49 of the questions by centroid, and for .90 by members.
+is 0 if no member has a vector. Centroids alone have too little recall: on LoCoMo (hash embedder), the three best
+episodes by centroid hold evidence for .49 of the questions, and the three best by members for .90.
 
 A memory's score is its episode's score. Episodes with equal scores, and members of an episode, are ordered by event
 time. A memory outside any episode is an episode by itself."""
@@ -52,42 +52,42 @@ from recallflow.state.arrays import Column, Ints, Mask, Positions
 from recallflow.state.index import OwnerIndex, cached_per_index
 from recallflow.state.usage import Records
 
-LEAST_SPREAD = 1.0  # log-odds: best candidates with a smaller span are not stretched to 0..1
-LEAST_OLDEST_DAYS = 365.0  # candidates that are all newer span less than 0..1: within a week none is old
+SPREAD_MIN = 1.0  # log-odds that the semantic factor spans, even if the best candidates span less
+OLDEST_DAYS_MIN = 365.0  # recency is 0 at this age or a greater one, so that it hardly differs within a week
 USAGE_DAYS = 30.0
 DECAY_DAYS = 30.0
 CONFIDENCE_VOTES = 2.0  # number of feedback votes that count as much as the stated confidence
-LIKED_MAX = 100
-SHARING_EPISODES = 3  # episodes that share the remaining slots if they do not fit as a whole
+LIKED_MAX = 100  # newest useful memories that `personalisation` compares with
+EPISODES_MIN = 3  # best episodes that are answered at least in part, if they do not fit as a whole
 CENTROID_WEIGHT = 0.25
 BEST_BY_SIGNAL = 50  # memories with the highest signal; the relevance of the best memory is the highest of these
 NAMED_SHARE = 0.2  # share of the weight of mentions, if entities are named and not requested
-MENTIONED = 1.0  # proximity of a memory that mentions an entity directly
-TIE_FLOOR = 0.02  # the tie-break chain orders scores with a smaller deviation, for a range of 1
+MENTION_PROXIMITY = 1.0  # of a memory that mentions an entity directly
+TIE_DEVIATION = 0.02  # scores with a smaller standard deviation, relative to the sum of weights, are tied
 CANDIDATES = 4 * K_MAX  # per source of candidates, so that no score depends on k
-DECAYED_CONFIDENCE = 0.6
+DECAYED_CONFIDENCE = 0.6  # default minimum of the mode `decayed`
 
 
-def raw(inputs: RankingInput, positions: Positions) -> dict[str, Column]:
-    """Return the factors of `hybrid` other than the semantic one and proximity. Usage and feedback do not count if the
-    answer is about another moment than now."""
+def memory_factors(inputs: RankingInput, positions: Positions) -> dict[str, Column]:
+    """Return the factors of `hybrid` that do not depend on the question. Usage and feedback do not count in queries
+    about a past moment."""
     decay = inputs.tuning.decay
     ages, confidence = inputs.age_days(positions), inputs.fact("confidence", positions)
     # Each doubling of age beyond a month costs about the same. Recency is 0 at the age of the oldest candidate or one
     # year, whichever is older.
-    oldest = np.log1p(ages.max(initial=LEAST_OLDEST_DAYS) / DECAY_DAYS)
+    log_oldest = np.log1p(ages.max(initial=OLDEST_DAYS_MIN) / DECAY_DAYS)
     usages = None if inputs.usage is None else inputs.usage.of(inputs.fact("seq", positions))
     return {
         "cluster": impute(inputs.index.clusters.cosines(positions).astype(np.float64), _embedded(inputs, positions)),
-        "recency": recency(ages, decay) if decay.model_fields_set else 1 - np.log1p(ages / DECAY_DAYS) / oldest,
+        "recency": age_decay(ages, decay) if decay.model_fields_set else 1 - np.log1p(ages / DECAY_DAYS) / log_oldest,
         "importance": inputs.fact("importance", positions),
-        "usage": np.zeros(len(positions)) if usages is None else usage(usages, inputs.now_ms),
-        "quality": confidence if usages is None else quality(confidence, usages),
+        "usage": np.zeros(len(positions)) if usages is None else usage_factor(usages, inputs.now_ms),
+        "quality": confidence if usages is None else quality_factor(confidence, usages),
         "decay": hyperbolic(ages, decay.decay_days if decay.function == "hyperbolic" else DECAY_DAYS),
     }
 
 
-def recency(age_days: Column, decay: Decay) -> Column:
+def age_decay(age_days: Column, decay: Decay) -> Column:
     """Return exponential exp(-t/τ), linear max(0, 1 - t/max_age), logarithmic 1/(1 + ln(1 + t)), hyperbolic 1/(1 +
     t/decay), or step: 1 below the threshold, else 0."""
     match decay.function:
@@ -108,7 +108,7 @@ def hyperbolic(age_days: Column, decay_days: float) -> Column:
     return 1 / (1 + age_days / decay_days)
 
 
-def usage(usages: Records, now_ms: int) -> Column:
+def usage_factor(usages: Records, now_ms: int) -> Column:
     """Return u / (1 + u), u = ln(1 + times returned), which halves 30 days after the memory was returned last."""
     idle_days = np.where(usages["times"] > 0, np.maximum(now_ms - usages["last_ms"], 0) / DAY_MS, 0.0)
     log_times = np.log1p(usages["times"])
@@ -116,19 +116,18 @@ def usage(usages: Records, now_ms: int) -> Column:
     return factor
 
 
-def quality(confidence: npt.NDArray[np.float64], usages: Records) -> Column:
-    """Return the mean of a Beta distribution that starts at the stated confidence and that each feedback vote
-    updates."""
+def quality_factor(confidence: npt.NDArray[np.float64], usages: Records) -> Column:
+    """Return the mean of a Beta distribution: its prior is the stated confidence, and feedback votes update it."""
     votes = usages["useful"] + usages["not_useful"].astype(np.float64)
     factor: Column = (CONFIDENCE_VOTES * confidence + usages["useful"]) / (CONFIDENCE_VOTES + votes)
     return factor
 
 
-def semantic(inputs: RankingInput, positions: Positions, best: Positions) -> tuple[Column, float]:
-    """Return the signal of `positions`, stretched so that `best` (best first) spans 1 to 0, and that span in log-odds.
-    `best` spans less if its log-odds span less than one unit. Positions below all of `best` have 0."""
+def semantic_factor(inputs: RankingInput, positions: Positions, best: Positions) -> tuple[Column, float]:
+    """Return the signal of `positions`, scaled to 1 for the first of `best` and 0 for the last or a lower signal, and
+    the log-odds from 0 to 1. These are at least `SPREAD_MIN`: if `best` spans less, its last one has more than 0."""
     highest = float(inputs.semantic[best[0]])
-    spread = max(highest - float(inputs.semantic[best[-1]]), LEAST_SPREAD)
+    spread = max(highest - float(inputs.semantic[best[-1]]), SPREAD_MIN)
     factor: Column = np.maximum(1 - (highest - inputs.semantic[positions]) / spread, 0.0)
     return factor, spread
 
@@ -163,8 +162,7 @@ def _with_vectors(index: OwnerIndex) -> Mask | None:
 
 
 def _liked_mean(inputs: RankingInput) -> Column | None:
-    """Return the mean vector, (dimension,) of length 1, of the newest memories with more useful than not useful
-    votes."""
+    """Return the L2-normalised mean vector of the newest memories with more useful than not useful votes."""
     liked = () if inputs.usage is None else inputs.usage.liked()
     found = (slot for seq in liked if (slot := inputs.index.slot(seq)) is not None)
     slots = [*islice(found, LIKED_MAX)][::-1]
@@ -175,33 +173,34 @@ def _liked_mean(inputs: RankingInput) -> Column | None:
     return mean / norm if norm else None  # 0 without vectors
 
 
-def episode(inputs: RankingInput) -> Ranking:
+def by_episode(inputs: RankingInput) -> Ranking:
     """Rank the memories of the best episodes."""
     members = inputs.allowed
     ordinals = inputs.index.conversation.episode_ordinal[members]
     starts = np.flatnonzero(np.diff(ordinals, prepend=-1))  # the index in `members` of each episode's first member
-    factors = {"relevance": _relevance(inputs, starts), "mentions": _mentions(inputs, starts)}
-    weights = _weights(inputs)
+    factors = {"relevance": _episode_relevance(inputs, starts), "mentions": _episode_mentions(inputs, starts)}
+    weights = _episode_weights(inputs)
     scores: Column = sum((weights[name] * values for name, values in factors.items()), np.zeros(len(starts)))
     order = np.lexsort((starts, inputs.fact("created_ms", members[starts]), -scores))
     chosen = _choose_episodes(inputs, starts, order)
-    positions, number = np.concatenate(chosen), np.repeat(order[: len(chosen)], [len(one) for one in chosen])
-    return Ranking(positions, scores[number], {name: values[number] for name, values in factors.items()}, weights)
+    positions, episode_of = np.concatenate(chosen), np.repeat(order[: len(chosen)], [len(one) for one in chosen])
+    factors = {name: values[episode_of] for name, values in factors.items()}
+    return Ranking(positions, scores[episode_of], factors, weights)
 
 
-def _weights(inputs: RankingInput) -> dict[str, float]:
-    """Return the weights of the factors. Requested entities have full weight; entities that the question names have
-    little, because the signal already counts their words. Named participants have none."""
+def _episode_weights(inputs: RankingInput) -> dict[str, float]:
+    """Return the weights of the factors. Mentions of requested entities have their full weight. Mentions of entities
+    that the question names have little, because the signal counts their words; if it names a participant, none."""
     weights, query = dict(inputs.tuning.weights), inputs.query
     if not query.entity_urns and "mentions" not in (query.weights or {}):
         weights["mentions"] *= 0.0 if inputs.question.named else NAMED_SHARE
     return weights
 
 
-def _relevance(inputs: RankingInput, first: Ints) -> Column:
-    odds: Column = np.logaddexp.reduceat(inputs.semantic[inputs.allowed], first)
+def _episode_relevance(inputs: RankingInput, starts: Ints) -> Column:
+    odds: Column = np.logaddexp.reduceat(inputs.semantic[inputs.allowed], starts)
     if inputs.vector is not None:
-        ordinals = inputs.index.conversation.episode_ordinal[inputs.allowed[first]]
+        ordinals = inputs.index.conversation.episode_ordinal[inputs.allowed[starts]]
         centroids = inputs.index.clusters.centroids(ordinals)
         embedded: Mask = np.linalg.norm(centroids, axis=1) > 0
         if embedded.any():
@@ -212,35 +211,34 @@ def _relevance(inputs: RankingInput, first: Ints) -> Column:
     return relevance
 
 
-def _mentions(inputs: RankingInput, first: Ints) -> Column:
+def _episode_mentions(inputs: RankingInput, starts: Ints) -> Column:
     if inputs.proximity is None:
-        return np.zeros(len(first))
-    counts = np.add.reduceat((inputs.proximity[inputs.allowed] >= MENTIONED) * 1.0, first)
+        return np.zeros(len(starts))
+    counts = np.add.reduceat((inputs.proximity[inputs.allowed] >= MENTION_PROXIMITY) * 1.0, starts)
     mentions: Column = counts / (1 + counts)
     return mentions
 
 
-def _choose_episodes(inputs: RankingInput, first: Ints, order: Ints) -> list[Positions]:
+def _choose_episodes(inputs: RankingInput, starts: Ints, order: Ints) -> list[Positions]:
     """Return the positions of each answered episode, best first. Episodes are included whole while they fit; the next
     ones share the remaining slots by their best members."""
     tuning = inputs.tuning
-    room = tuning.most
-    ends = np.append(first[1:], len(inputs.allowed))
+    ends = np.append(starts[1:], len(inputs.allowed))
     members = [
-        inputs.allowed[first[number] : ends[number]] for number in order[: tuning.max_episodes or tuning.k].tolist()
+        inputs.allowed[starts[number] : ends[number]] for number in order[: tuning.max_episodes or tuning.k].tolist()
     ]
-    whole_count, taken_count = 0, 0
-    while whole_count < len(members) and taken_count < tuning.k and taken_count + len(members[whole_count]) <= room:
+    whole_count, taken_count, limit = 0, 0, tuning.memories_max
+    while whole_count < len(members) and taken_count < tuning.k and taken_count + len(members[whole_count]) <= limit:
         taken_count += len(members[whole_count])
         whole_count += 1
-    if taken_count >= tuning.k or taken_count == room:
+    if taken_count >= tuning.k or taken_count == limit:
         return members[:whole_count]
-    partial = members[whole_count : max(whole_count + 1, SHARING_EPISODES)]
+    partial = members[whole_count : max(whole_count + 1, EPISODES_MIN)]
     if not partial:
         return members
     candidates = np.concatenate(partial)
     is_chosen = np.zeros(inputs.index.conversation.size, np.bool_)
-    is_chosen[candidates[np.argsort(-inputs.semantic[candidates], kind="stable")[: room - taken_count]]] = True
+    is_chosen[candidates[np.argsort(-inputs.semantic[candidates], kind="stable")[: limit - taken_count]]] = True
     return [*members[:whole_count], *(episode[is_chosen[episode]] for episode in partial)]
 
 
@@ -249,16 +247,16 @@ def rank(inputs: RankingInput) -> Ranking:
     return MODES[inputs.tuning.mode](inputs)
 
 
-def relevance(inputs: RankingInput) -> Ranking:
+def by_relevance(inputs: RankingInput) -> Ranking:
     """Rank by the semantic signal alone."""
     best = inputs.best(CANDIDATES)
-    factor, spread = semantic(inputs, positions := best[: inputs.tuning.k], best)
+    factor, spread = semantic_factor(inputs, positions := best[: inputs.tuning.k], best)
     return Ranking(positions, factor, {"semantic": factor}, {"semantic": 1.0}, unit=1 / spread)
 
 
 def by_recency(inputs: RankingInput) -> Ranking:
     """Rank by a decay function of age, the newest first."""
-    scores = recency(inputs.age_days(inputs.allowed), inputs.tuning.decay)
+    scores = age_decay(inputs.age_days(inputs.allowed), inputs.tuning.decay)
     # A step function, or ages beyond float precision, produce ties. Event time orders them, then arrival.
     created_ms, seq = inputs.fact("created_ms", inputs.allowed), inputs.fact("seq", inputs.allowed)
     order = np.lexsort((-seq, -created_ms, -scores))[: inputs.tuning.k]
@@ -266,45 +264,45 @@ def by_recency(inputs: RankingInput) -> Ranking:
 
 
 def hybrid(inputs: RankingInput) -> Ranking:
-    """Rank by the log-odds of the signal, plus weight · value of six other factors and of proximity if asked for.
-    Scores are divided by the log-odds that the semantic factor spans, as that factor is."""
+    """Rank by the log-odds of the signal, plus weight · value of six other factors, and of proximity if it has weight.
+    All parts of a score are divided by the log-odds that the semantic factor spans."""
     best = inputs.best(CANDIDATES)
-    positions = _joined(inputs, best, _near(inputs))
-    meaning, spread = semantic(inputs, positions, best)
-    factors = {"semantic": meaning} | raw(inputs, positions)
+    positions = _union(inputs, best, _nearest(inputs))
+    semantic, spread = semantic_factor(inputs, positions, best)
+    factors = {"semantic": semantic} | memory_factors(inputs, positions)
     if inputs.tuning.wants_proximity:
         factors["proximity"] = inputs.near(positions)
     weights = {name: inputs.tuning.weights[name] / (1 if name == "semantic" else spread) for name in factors}
-    return _weighted(inputs, positions, factors, weights, boosts(inputs, positions, spread), spread)
+    return _by_sum(inputs, positions, factors, weights, boosts(inputs, positions, spread), spread)
 
 
 def balanced(inputs: RankingInput) -> Ranking:
-    """Rank by recency, meaning and proximity to entities. Candidates are the best memories by signal, the newest, and
+    """Rank by recency, signal and proximity to entities. Candidates are the best memories by signal, the newest, and
     the nearest in the graph."""
     best = inputs.best(CANDIDATES)
     by_age = np.argsort(-inputs.fact("created_ms", inputs.allowed), kind="stable")
-    positions = _joined(inputs, best, inputs.allowed[by_age[: len(best)]], _near(inputs))
-    meaning, spread = semantic(inputs, positions, best)
+    positions = _union(inputs, best, inputs.allowed[by_age[: len(best)]], _nearest(inputs))
+    semantic, spread = semantic_factor(inputs, positions, best)
     factors = {
-        "recency": recency(inputs.age_days(positions), inputs.tuning.decay),
-        "semantic": meaning,
+        "recency": age_decay(inputs.age_days(positions), inputs.tuning.decay),
+        "semantic": semantic,
         "proximity": inputs.near(positions),
     }
-    return _weighted(inputs, positions, factors, dict(inputs.tuning.weights), boosts(inputs, positions, spread), spread)
+    return _by_sum(inputs, positions, factors, dict(inputs.tuning.weights), boosts(inputs, positions, spread), spread)
 
 
 def entity_focused(inputs: RankingInput) -> Ranking:
-    """Rank by proximity to the entities, and by meaning at equal proximity."""
+    """Rank by proximity to the entities, and by signal at equal proximity."""
     best = inputs.best(CANDIDATES)
-    positions = _joined(inputs, best, _near(inputs))
-    meaning, spread = semantic(inputs, positions, best)
-    factors = {"proximity": inputs.near(positions), "semantic": meaning}
-    return _weighted(inputs, positions, factors, dict(inputs.tuning.weights), {}, spread)
+    positions = _union(inputs, best, _nearest(inputs))
+    semantic, spread = semantic_factor(inputs, positions, best)
+    factors = {"proximity": inputs.near(positions), "semantic": semantic}
+    return _by_sum(inputs, positions, factors, dict(inputs.tuning.weights), {}, spread)
 
 
 def decayed(inputs: RankingInput) -> Ranking:
     """Rank memories of sufficient confidence by confidence · 1/(1 + age/decay_days) · similarity. The similarity is a
-    memory's relevance, which is absolute: an unrelated memory has nearly none."""
+    memory's relevance. It is absolute: that of an unrelated memory is nearly 0."""
     requested = inputs.query.filters.min_confidence
     min_confidence = DECAYED_CONFIDENCE if requested is None else requested
     positions = inputs.allowed[inputs.fact("confidence", inputs.allowed) >= min_confidence]
@@ -321,16 +319,16 @@ def decayed(inputs: RankingInput) -> Ranking:
 
 MODES: Mapping[Mode, Callable[[RankingInput], Ranking]] = {
     "recency": by_recency,
-    "relevance": relevance,
+    "relevance": by_relevance,
     "entity_focused": entity_focused,
     "balanced": balanced,
-    "episode": episode,
+    "episode": by_episode,
     "hybrid": hybrid,
     "decayed": decayed,
 }
 
 
-def _near(inputs: RankingInput) -> Positions:
+def _nearest(inputs: RankingInput) -> Positions:
     """Return the memories nearest to the requested entities, or none if the mode does not use proximity."""
     if inputs.proximity is None or not inputs.tuning.wants_proximity:
         return inputs.allowed[:0]
@@ -338,20 +336,20 @@ def _near(inputs: RankingInput) -> Positions:
     return near[np.lexsort((near, -inputs.semantic[near], -inputs.proximity[near]))][:CANDIDATES]
 
 
-def _joined(inputs: RankingInput, *found: Positions) -> Positions:
+def _union(inputs: RankingInput, *found: Positions) -> Positions:
     """Return the union of all candidates and the allowed positions with edges from them, in conversation order."""
     if not inputs.relationship and not any(map(len, found[1:])):
         return np.sort(found[0])
-    joined = np.zeros(inputs.index.conversation.size, np.bool_)
+    is_candidate = np.zeros(inputs.index.conversation.size, np.bool_)
     if inputs.relationship:
         linked = np.fromiter(inputs.relationship, np.int64, len(inputs.relationship))
-        joined[linked[np.isin(linked, inputs.allowed)]] = True
+        is_candidate[linked[np.isin(linked, inputs.allowed)]] = True
     for positions in found:
-        joined[positions] = True
-    return joined.nonzero()[0]
+        is_candidate[positions] = True
+    return is_candidate.nonzero()[0]
 
 
-def _weighted(
+def _by_sum(
     inputs: RankingInput,
     positions: Positions,
     factors: dict[str, Column],
@@ -359,27 +357,27 @@ def _weighted(
     boost_values: dict[str, Column],
     spread: float,
 ) -> Ranking:
-    """Rank by Σ weight · factor + Σ boosts. If the sums before the boosts hardly differ, they count as equal. Boosts
-    then decide, then the semantic factor, importance, recency, score and id, all descending. `spread` are the log-odds
-    that the semantic factor spans."""
+    """Rank by Σ weight · factor + Σ boosts. If all sums of factors are nearly equal, the order is by boosts, semantic
+    factor, importance, recency, sum of factors and id, each descending. `spread`: the log-odds that the semantic factor
+    spans."""
     values = np.array([*factors.values()])
-    scores: Column = np.array([weights[name] for name in factors]) @ values
+    sums: Column = np.array([weights[name] for name in factors]) @ values
     boost_sums: Column = sum(boost_values.values(), np.zeros(len(positions)))
-    signal, total = inputs.semantic[positions], scores + boost_sums
-    deviations = scores - scores.sum() / max(len(scores), 1)
-    is_tied = len(scores) > 1 and math.sqrt(deviations @ deviations / len(scores)) <= TIE_FLOOR * sum(weights.values())
+    signal, scores = inputs.semantic[positions], sums + boost_sums
+    deviations = sums - sums.sum() / max(len(sums), 1)
+    is_tied = len(sums) > 1 and math.sqrt(deviations @ deviations / len(sums)) <= TIE_DEVIATION * sum(weights.values())
     if is_tied:
         importance = inputs.fact("importance", positions)
-        freshness = recency(inputs.age_days(positions), inputs.tuning.decay)
+        recency = age_decay(inputs.age_days(positions), inputs.tuning.decay)
         ids = [inputs.index.ids[slot] for slot in inputs.index.conversation.slots[positions].tolist()]
         by_id = np.argsort(sorted(range(len(ids)), key=ids.__getitem__))  # the rank of each id
-        order = np.lexsort((-by_id, -scores, -freshness, -importance, -signal, -boost_sums))
+        order = np.lexsort((-by_id, -sums, -recency, -importance, -signal, -boost_sums))
     else:
-        order = np.lexsort((positions, -signal, -total))
+        order = np.lexsort((positions, -signal, -scores))
     cut = order[: inputs.tuning.k]
     return Ranking(
         positions[cut],
-        total[cut],
+        scores[cut],
         {name: column[cut] for name, column in factors.items()},
         weights,
         {name: column[cut] for name, column in boost_values.items()},

@@ -55,7 +55,7 @@ class Tuning:
     whole_episodes: bool = False  # whether whole episodes may exceed k
 
     @property
-    def most(self) -> int:
+    def memories_max(self) -> int:
         return WHOLE_EPISODES_MAX if self.whole_episodes else self.k
 
     @property

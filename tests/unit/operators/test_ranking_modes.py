@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.control import RecallSettings
-from recallflow.operators.recall.ranking import boosts, quality, rank, raw, recency, usage
+from recallflow.operators.recall.ranking import age_decay, boosts, memory_factors, quality_factor, rank, usage_factor
 from recallflow.operators.recall.ranking_input import Ranking, RankingInput
 from recallflow.queries import BOOSTS, WEIGHTS, Decay, DecayFunction, Mode
 from recallflow.state.rows import Entry
@@ -320,30 +320,30 @@ def test_usage_grows_with_the_logarithm_of_times_and_fades() -> None:
     used = records(Usage(), Usage(NOW_MS, 1), Usage(NOW_MS, 9), Usage(NOW_MS - 30 * DAY_MS, 9), Usage(NOW_MS + 5, 9))
     once, nine_times = math.log(2) / (1 + math.log(2)), math.log(10) / (1 + math.log(10))
     expected = [0, once, nine_times, nine_times / 2, nine_times]
-    np.testing.assert_allclose(usage(used, NOW_MS), expected)
+    np.testing.assert_allclose(usage_factor(used, NOW_MS), expected)
 
 
 def test_quality_equals_confidence_until_feedback() -> None:
     used = records(Usage(), Usage(useful=1), Usage(useful=2), Usage(not_useful=1), Usage(useful=1, not_useful=1))
     # (2 · 0.5 + useful) / (2 + voices)
-    np.testing.assert_allclose(quality(np.full(5, 0.5), used), [0.5, 2 / 3, 3 / 4, 1 / 3, 0.5])
+    np.testing.assert_allclose(quality_factor(np.full(5, 0.5), used), [0.5, 2 / 3, 3 / 4, 1 / 3, 0.5])
 
 
 def test_about_another_moment_neither_use_nor_feedback_counts() -> None:
     entries = [make_entry(n, episode=0, confidence=0.5) for n in range(2)]
     used = {0: Usage(0, 9, 9, 0), 1: Usage(0, 0, 0, 9)}
     now, then = (make_inputs("hybrid", entries, [0, 0], usage=usage) for usage in (used, None))
-    assert raw(now, np.arange(2))["usage"].tolist() == [pytest.approx(math.log(10) / (1 + math.log(10))), 0]
-    assert raw(now, np.arange(2))["quality"].tolist() == pytest.approx([10 / 11, 1 / 11])
-    assert raw(then, np.arange(2))["usage"].tolist() == [0, 0]
-    assert raw(then, np.arange(2))["quality"].tolist() == [0.5, 0.5]
+    assert memory_factors(now, np.arange(2))["usage"].tolist() == [pytest.approx(math.log(10) / (1 + math.log(10))), 0]
+    assert memory_factors(now, np.arange(2))["quality"].tolist() == pytest.approx([10 / 11, 1 / 11])
+    assert memory_factors(then, np.arange(2))["usage"].tolist() == [0, 0]
+    assert memory_factors(then, np.arange(2))["quality"].tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(("function", "expected"), [("hyperbolic", 0.25), ("exponential", 0.5), ("linear", 0.5)])
 def test_the_days_of_hyperbolic_decay_count_where_it_is_chosen(function: str, expected: float) -> None:
     entries = [make_entry(0, episode=0, created_ms=NOW_MS - 30 * DAY_MS)]
     inputs = make_inputs("hybrid", entries, [0], now_ms=NOW_MS, decay={"function": function, "decay_days": 10})
-    assert raw(inputs, np.arange(1))["decay"].tolist() == [expected]
+    assert memory_factors(inputs, np.arange(1))["decay"].tolist() == [expected]
 
 
 def test_recency_follows_a_decay_that_is_set() -> None:
@@ -353,7 +353,7 @@ def test_recency_follows_a_decay_that_is_set() -> None:
         make_inputs("hybrid", entries, [0], now_ms=NOW_MS, **given)
         for given in ({}, {"decay": {"function": "exponential"}}, {"tenant": tenant})
     )
-    found = [raw(inputs, np.arange(1))["recency"].tolist() for inputs in (unset, asked, of_tenant)]
+    found = [memory_factors(inputs, np.arange(1))["recency"].tolist() for inputs in (unset, asked, of_tenant)]
     assert found == [[pytest.approx(0.7311, abs=1e-4)], [pytest.approx(math.exp(-1))], [pytest.approx(math.exp(-0.5))]]
 
 
@@ -376,7 +376,7 @@ FUNCTIONS: tuple[DecayFunction, ...] = get_args(DecayFunction)
     ],
 )
 def test_decay_by_hand(decay: dict[str, Any], ages: list[float], expected: list[float]) -> None:
-    np.testing.assert_allclose(recency(np.array(ages, np.float64), Decay(**decay)), expected, rtol=1e-7)
+    np.testing.assert_allclose(age_decay(np.array(ages, np.float64), Decay(**decay)), expected, rtol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -390,7 +390,7 @@ def test_decay_by_hand(decay: dict[str, Any], ages: list[float], expected: list[
     ],
 )
 def test_decay_without_parameters(function: DecayFunction, at_30_days: float) -> None:
-    np.testing.assert_allclose(recency(np.array([30.0]), Decay(function=function)), [at_30_days], rtol=1e-7)
+    np.testing.assert_allclose(age_decay(np.array([30.0]), Decay(function=function)), [at_30_days], rtol=1e-7)
 
 
 def age_days(now_ms: int, *created_ms: int) -> list[float]:
@@ -410,7 +410,7 @@ def test_age_is_in_days_and_the_future_counts_as_now() -> None:
 @given(ages=st.lists(st.floats(0, 4_000_000), min_size=1, max_size=20), days=st.floats(0.001, 1_000_000))
 def test_every_decay_falls_from_1_and_never_below_0(function: DecayFunction, ages: list[float], days: float) -> None:
     decay = Decay(function=function, tau_days=days, max_age_days=days, threshold_days=days, decay_days=days)
-    factors = recency(np.array([0.0, *sorted(ages)]), decay)
+    factors = age_decay(np.array([0.0, *sorted(ages)]), decay)
     assert factors[0] == 1
     assert factors.min() >= 0
     assert (np.diff(factors) <= 0).all()

@@ -19,7 +19,7 @@ from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.columns import Columns, compute
 from recallflow.operators.recall.question import analyse_question
 from recallflow.operators.recall.rank_and_judge import signal_by_vector
-from recallflow.operators.recall.ranking import boosts, rank, raw
+from recallflow.operators.recall.ranking import boosts, memory_factors, rank
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.stages import Signal
 from recallflow.operators.recall.weights import WEIGHTS, WHOLE_WEIGHTS
@@ -271,7 +271,7 @@ def test_factors_without_a_vector_are_the_mean(angles: list[int], missing: st.Da
     liked = {min(vectors): Usage(useful=1)}
     inputs = make_inputs("hybrid", entries, [0.0] * len(angles), vectors=vectors, usage=liked)
     able = np.array([n not in without for n in positions])
-    for values in (raw(inputs, positions)["cluster"], boosts(inputs, positions, 1.0)["personalisation"]):
+    for values in (memory_factors(inputs, positions)["cluster"], boosts(inputs, positions, 1.0)["personalisation"]):
         np.testing.assert_allclose(values[~able], values[able].mean(), rtol=1e-12)
 
 
