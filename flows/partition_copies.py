@@ -272,9 +272,9 @@ class Standby:
             if committed.error is None and committed.offset >= 0:
                 self._follow(reader, committed.partition, committed.offset)
 
-    def _follow(self, reader: TopicReader, number: int, limit: int) -> None:
+    def _follow(self, reader: TopicReader, number: int, stop_offset: int) -> None:
         if number in self.source.standbys():
-            self.source.limit_standby(number, limit)
+            self.source.limit_standby(number, stop_offset)
             return
         if self.restore is not None:
             self.restore(number, lambda: number not in self.membership.expected)  # `Ownership` opens expected ones
@@ -283,7 +283,7 @@ class Standby:
         if applied + 1 < low:
             _log.warning("partition %d has no standby copy here: its log starts only at offset %d", number, low)
             return
-        lane = Lane(self.memory_topic, number, applied + 1, high, answered_from=NEVER, limit=limit)
+        lane = Lane(self.memory_topic, number, applied + 1, high, outputs_from=NEVER, stop_offset=stop_offset)
         self.source.add_standby(number, lane)
 
 

@@ -28,7 +28,7 @@ POLL_S = 0.1
 READ_AHEAD, READ_AHEAD_BYTES = 2_000, 32 * 1024 * 1024  # limits of the queued records of a reader
 READ_AHEAD_AWAITED = 20_000  # READ_AHEAD while a query waits for records that are not read
 READ_BATCH = 500
-LIMITED_QUEUE_MAX = 1_000  # queued records at which the reading of a lane with a `limit` pauses
+PAUSE_RECORDS = 1_000  # queued records at which a lane with a `stop_offset` is paused
 MEMORIES_BUDGET_S, QUERIES_BUDGET_S = 0.005, 0.01  # time of a batch of memory events, and of queries
 BATCH_MAX = 500
 FIRST_QUERIES_MAX = 20  # batch limit while the cost of a query is unknown
@@ -132,7 +132,7 @@ class LaneReader:
             # Not in `add`, because an assignment hangs while another thread polls.
             self._change(*self._changes.popleft())
         self._retry_registry()
-        self._pause_at_limits()
+        self._pause_full_lanes()
         if self._is_full():
             self._stopping.wait(0.001)
             return
@@ -157,19 +157,19 @@ class LaneReader:
             self._consumer.incremental_unassign([TopicPartition(*part)])
 
     def _is_full(self) -> bool:
-        """Return whether the queues are full. Lanes with a limit do not count, because they would block all others. If
-        a query waits for an empty lane, more is read, because the client may return other lanes' records first."""
-        lanes = [lane for lane in self.lanes.values() if lane.limit is None]
+        """Return whether the queues are full. Lanes with a stop offset do not count, because they would block all
+        others. If a query waits for an empty lane, more is read: the client may return other lanes' records first."""
+        lanes = [lane for lane in self.lanes.values() if lane.stop_offset is None]
         queued, queued_bytes = sum(len(lane.queue) for lane in lanes), sum(lane.queued_bytes() for lane in lanes)
         most = READ_AHEAD_AWAITED if any(one.waiting_queries and not one.queue for one in lanes) else READ_AHEAD
         return queued >= most or queued_bytes >= READ_AHEAD_BYTES
 
-    def _pause_at_limits(self) -> None:
-        """Pause the reading of lanes with a limit and many queued records, and resume it at half as many."""
+    def _pause_full_lanes(self) -> None:
+        """Pause lanes with a stop offset and many queued records. Resume them at half as many."""
         for part, lane in self.lanes.items():
-            if lane.limit is None or part in self._registry_retries:
+            if lane.stop_offset is None or part in self._registry_retries:
                 continue
-            is_full = len(lane.queue) >= (LIMITED_QUEUE_MAX // 2 if lane.paused else LIMITED_QUEUE_MAX)
+            is_full = len(lane.queue) >= (PAUSE_RECORDS // 2 if lane.paused else PAUSE_RECORDS)
             if is_full != lane.paused:
                 (self._consumer.pause if is_full else self._consumer.resume)([TopicPartition(*part)])
                 lane.paused = is_full

@@ -132,10 +132,10 @@ class OwnedSource:
         self._changes.append(lambda: self._open_standby(partition, memory))
         self._hub.wake.set()
 
-    def limit_standby(self, partition: int, limit: int) -> None:
-        """Set the limit up to which a standby partition is read."""
+    def limit_standby(self, partition: int, stop_offset: int) -> None:
+        """Set the offset before which the records of a standby partition are applied."""
         if (lane := self._standbys.get(partition)) is not None:
-            lane.limit = limit
+            lane.stop_offset = stop_offset
             self._hub.wake.set()
 
     def drop_standby(self, partition: int) -> None:
@@ -254,7 +254,7 @@ class OwnedSource:
         if self._waits_for_writes:
             queries.wait_for_writes(memory, self._clock_s)
         for lane, reader in ((queries, self._hub.queries), (memory, self._hub.memories)):
-            self.first_offsets[lane.source] = lane.answered_from
+            self.first_offsets[lane.source] = lane.outputs_from
             self.delivered_before[lane.source] = lane.delivered_before
             reader.add(lane)
             reader.start()
@@ -306,7 +306,7 @@ def records_of(lane: Lane, limit: int) -> list[Record]:
 def lane_progress(lane: Lane) -> LogProgress:
     """Return the progress of a lane. Open records of an earlier owner stay open until they are delivered again."""
     still_open = tuple(sorted(offset for offset in lane.open if offset >= lane.next_offset))
-    return LogProgress(max(lane.next_offset, lane.answered_from), lane.since_ms, still_open, lane.delivered_ahead())
+    return LogProgress(max(lane.next_offset, lane.outputs_from), lane.since_ms, still_open, lane.delivered_ahead())
 
 
 def lane_at(topic: str, number: int, at: LogProgress, end: int, first: int | None = None) -> Lane:

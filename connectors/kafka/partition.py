@@ -1,16 +1,16 @@
 """One Kafka partition: its progress, and the records that wait for the dataflow.
 
-The next owner continues from the progress. It is committed as metadata of the group's offsets in a compact encoding,
-and stored in the partition's folder, because Kafka expires the offsets of an inactive group.
+The next owner continues from the progress, which is committed as metadata of the group's offsets in a compact encoding.
+It is stored in the partition's folder too, because Kafka expires the offsets of an inactive group.
 
 Memory events and queries are in two topics, which are fetched independently. For read-your-writes, a query waits until
-all memory records with its key are delivered to the dataflow that were in the partition when the query was read.
-Records with other keys delay it only until they are fetched. WAIT_S and WAIT_RECORDS_MAX limit the wait;
+the dataflow has received all memory records with its key that were in the partition when the query was read. Records
+with other keys delay it only until they are fetched. WAIT_MAX_S and WAIT_RECORDS_MAX limit the wait;
 `Record.unapplied` marks a query that did not wait to the end.
 
 Queries are delivered in round robin over their tenants, so one tenant's backlog does not delay the others. Records of
 one tenant stay in the order of the log; the record's key contains the tenant. Offsets of records that are delivered
-before earlier ones are kept until those are delivered, up to AHEAD_MAX."""
+ahead of the log order are kept until the records before them are delivered, at most AHEAD_MAX."""
 
 import time
 from collections import deque
@@ -33,8 +33,8 @@ TopicOffsets = Mapping[str, Mapping[int, int]]  # output topic → partition →
 class LogProgress(NamedTuple):
     """Progress of one log.
 
-    Records below `next_offset` are done, except those in `open`; the later ones in `ahead` are done as well. `since_ms`
-    is the append time of the record before `next_offset`; 0 if it is unknown."""
+    Records below `next_offset` are done (their outputs are delivered), except those in `open`; so are the later ones in
+    `ahead`. `since_ms` is the append time of the record before `next_offset`; 0 if it is unknown."""
 
     next_offset: int
     since_ms: int = 0
@@ -53,12 +53,12 @@ class LogProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """Progress of a partition: in its memories, which have no open records, and in its queries.
+    """Progress of a partition in both of its logs. The memory log has no open records.
 
     `tails` are output offsets: outputs of unfinished records have these or higher ones. An output partition that is
     absent must be searched whole. `at_ms` is the time of `tails` by the writer's clock. `clean`: no output was sent for
-    unfinished records. `deployment` and `partitions` identify the state. `began` is the memory offset of the
-    deployment's first record, after retention. `generation` counts the owners of the partition."""
+    unfinished records. `deployment` and `partitions` identify the state. `began` is the first offset of
+    the memory log when the deployment began. `generation` counts the owners of the partition."""
 
     memory: LogProgress
     queries: LogProgress
@@ -93,7 +93,7 @@ class PartitionProgress:
 
     @classmethod
     def parse(cls, text: str | None) -> Self | None:
-        """Parse commit metadata. Return None without any, and for another version: a search of outputs replaces it."""
+        """Parse commit metadata. Return None if it is empty or of another version; a search of outputs replaces it."""
         try:
             return cls.decode(text) if text else None
         except ValueError:
@@ -101,7 +101,7 @@ class PartitionProgress:
 
     def text(self) -> str:
         """Return the commit metadata. If it is too long, omit first the tails, which `at_ms` replaces, and then records
-        done ahead, which the next owner repeats. It must find their sent outputs, so such progress is not clean."""
+        done ahead, which the next owner reads again. It must find their outputs, so such progress is not clean."""
         for one in (self, replace(self, tails={}), self._smallest()):
             if len(text := one.encode().decode()) <= METADATA_CHARACTERS_MAX:
                 return text
@@ -140,7 +140,7 @@ def _by_partition(offsets: Mapping[int, int]) -> list[int]:
 
 
 AHEAD_MAX = 20_000  # records delivered ahead of the log order: 5 MB
-WAIT_S = 2.0  # equals the default `wait_timeout_ms` of a query with positions
+WAIT_MAX_S = 2.0  # equals the default `wait_timeout_ms` of a query with positions
 KEYS_MAX = 10_000  # stored keys, above which keys without undelivered records are dropped
 WAIT_RECORDS_MAX = 2_000  # memory records that a query waits for: at most a reader's queue, about a second of work
 Queue = Any  # a deque, or RoundRobinQueue, of confluent_kafka.Message, whose stubs make every field optional
@@ -159,10 +159,10 @@ class RoundRobinQueue:
         """`ahead` are the offsets that were delivered ahead of the log order."""
         self.is_ready: Callable[[Any], bool] | None = None  # whether a record may be delivered; None: always
         self.ahead = set(ahead)
-        self._read: deque[Any] = deque()
+        self._read: deque[Any] = deque()  # records that another thread appended, and that are not in `_queues` yet
         self._log: deque[LoggedRecord] = deque()  # in log order, from the first undelivered record
         self._queues: dict[bytes, deque[Any]] = {}  # by tenant, in the order of the round robin
-        self._waiting = 0
+        self._waiting = 0  # number of records in `_queues`
 
     def __len__(self) -> int:
         return len(self._read) + self._waiting
@@ -198,6 +198,7 @@ class RoundRobinQueue:
             yield self._log.popleft()
 
     def _distribute(self) -> None:
+        """Move records that were read into the queues of their tenants."""
         while self._read:
             message = self._read.popleft()
             tenant = key_tenant(message.key())
@@ -214,18 +215,18 @@ class Lane:
     number: int
     next_offset: int  # offset of the next record to deliver to the dataflow
     end: int  # last known end offset of the partition
-    answered_from: int = 0  # first offset without outputs of an earlier run, except `delivered_before`
+    outputs_from: int = 0  # first offset whose outputs this run sends, except those of `delivered_before`
     since_ms: int = 0  # append time of the record before the next one
     delivered_before: frozenset[int] = frozenset()  # delivered by an earlier run, ahead of the log order
-    open: frozenset[int] = frozenset()  # delivered by an earlier run but unfinished: delivered again
-    limit: int | None = None  # records from this offset on are not delivered
-    paused: bool = False  # whether reading is paused, because many queued records are beyond the limit
+    open: frozenset[int] = frozenset()  # delivered by an earlier run but unfinished: this run sends their outputs
+    stop_offset: int | None = None  # records from this offset on are not delivered
+    paused: bool = False  # whether reading is paused, because many records are queued
     reached: int = -1  # the offset after the last record read
-    last_of_key: dict[bytes | None, int] | None = None  # last read offset of each key, if queries wait
+    last_of_key: dict[bytes | None, int] | None = None  # last read offset of each key; None if no queries wait
     queue: Queue = field(default_factory=deque)
     barriers: "WriteBarriers | None" = None  # barriers of queries that wait for memory records
     waiting_queries: set[int] = field(default_factory=set)  # offsets of queries that wait for records of this partition
-    # Two counters that only grow: one thread reads, another delivers.
+    # Two counters, so that each has one writer: the reader thread, the dataflow thread.
     read_bytes: int = 0
     delivered_bytes: int = 0
 
@@ -248,7 +249,7 @@ class Lane:
 
     def was_delivered(self, offset: int) -> bool:
         """Return whether an earlier run delivered a record."""
-        return offset in self.delivered_before or (offset < self.answered_from and offset not in self.open)
+        return offset in self.delivered_before or (offset < self.outputs_from and offset not in self.open)
 
     def delivered_ahead(self) -> tuple[int, ...]:
         """Return the offsets beyond the next one that were delivered ahead of the log order."""
@@ -265,7 +266,7 @@ class Lane:
         self.queue.is_ready = self.barriers.is_passed
 
     def note_key(self, key: bytes | None, offset: int) -> None:
-        """Remember the last record read of a key. Only the reader thread calls it."""
+        """Store the offset of the last record read of a key. Only the reader thread calls this."""
         last = self.last_of_key or {}
         if len(last) > KEYS_MAX:
             last = {key: at for key, at in last.items() if at >= self.next_offset}
@@ -274,11 +275,11 @@ class Lane:
 
     def has_ready(self) -> bool:
         """Return whether a record may be delivered."""
-        if not self.queue:  # fast, because most lanes have no records in a turn of the dataflow
+        if not self.queue:  # the fast path: most lanes are empty at most calls
             return False
         if isinstance(self.queue, RoundRobinQueue):
             return self.queue.next_tenant() is not None
-        return self.limit is None or self.queue[0].offset() < self.limit
+        return self.stop_offset is None or self.queue[0].offset() < self.stop_offset
 
     def queued_bytes(self) -> int:
         return self.read_bytes - self.delivered_bytes
@@ -286,13 +287,14 @@ class Lane:
 
 @dataclass(slots=True)
 class _Barrier:
-    end: int  # offset of the memory partition when the query was read
+    end: int  # end offset of the memory partition when the query was read
     deadline_s: float
-    target: int | None = None  # offset after the last record of the query's key, once records up to `end` are fetched
+    target: int | None = None  # offset after the key's last record; None until records up to `end` are fetched
 
 
 class WriteBarriers:
-    """Barriers of the queries of one partition. The reader thread calls `add`, the dataflow thread the rest."""
+    """Barriers at which queries of one partition wait for earlier memory records. The reader thread calls `add`, the
+    dataflow thread the rest."""
 
     def __init__(self, memory: "Lane", clock_s: Callable[[], float] = time.monotonic) -> None:
         self._memory, self._clock_s = memory, clock_s
@@ -301,10 +303,10 @@ class WriteBarriers:
 
     def add(self, offset: int, end: int) -> None:
         """Let the query at `offset` wait until the memory records of its key below `end` are delivered."""
-        self._barriers[offset] = _Barrier(end, self._clock_s() + WAIT_S)
+        self._barriers[offset] = _Barrier(end, self._clock_s() + WAIT_MAX_S)
 
     def is_passed(self, query: Any) -> bool:
-        """Return whether a query may be delivered now."""
+        """Return whether a query may be delivered now. Note in `waiting_queries` whether it waits."""
         barrier = self._barriers.get(query.offset())
         if barrier is not None and self._missing(query, barrier) > 0:
             is_near = barrier.end - self._memory.next_offset <= WAIT_RECORDS_MAX
@@ -321,6 +323,7 @@ class WriteBarriers:
         return 0 if barrier is None else self._missing(query, barrier)
 
     def _missing(self, query: Any, barrier: _Barrier) -> int:
+        """Return how many memory records must be delivered before the query; 0 if it need not wait."""
         memory = self._memory
         if memory.next_offset >= barrier.end:
             return 0

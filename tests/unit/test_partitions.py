@@ -492,7 +492,7 @@ def test_warm_partition_follows_its_owner() -> None:
     follower.applied, follower.committed = {1: 40}, {1: 50, OTHERS: 50}  # of 2 its owner has said nothing yet
     ((name, (number, lane), _),) = follower.look()
     assert (name, number, follower.restored) == ("add_standby", 1, [1])
-    assert (lane.source, lane.next_offset, lane.limit, lane.answered_from) == ("log:1", 41, 50, NEVER)
+    assert (lane.source, lane.next_offset, lane.stop_offset, lane.outputs_from) == ("log:1", 41, 50, NEVER)
     follower.has(owned=(0,), warm=(1,))
     follower.committed = {1: 60}
     assert follower.look() == [call.limit_standby(1, 60)]

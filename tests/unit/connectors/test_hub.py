@@ -14,8 +14,8 @@ from recallflow.connectors.kafka.hub import (
     BATCH_MAX,
     FIRST_QUERIES_MAX,
     IN_FLIGHT_MAX,
-    LIMITED_QUEUE_MAX,
     MEMORIES_BUDGET_S,
+    PAUSE_RECORDS,
     QUERIES_BUDGET_S,
     READ_AHEAD,
     READ_AHEAD_BYTES,
@@ -233,15 +233,15 @@ def test_reader_reads_past_other_partitions_to_awaited_records() -> None:
 
 def test_partition_removed_at_its_limit_is_read_after_its_return() -> None:
     kafka = FakeKafka(events=1)
-    for _ in range(4 * LIMITED_QUEUE_MAX):
+    for _ in range(4 * PAUSE_RECORDS):
         kafka.append("events", 0, b"")
     one = reader(kafka)
-    limited = Lane("events", 0, 0, 4 * LIMITED_QUEUE_MAX, limit=1)
+    limited = Lane("events", 0, 0, 4 * PAUSE_RECORDS, stop_offset=1)
     one.add(limited)
     read_until_full(one)
     assert limited.paused
     one.remove(limited)
-    again = Lane("events", 0, 0, 4 * LIMITED_QUEUE_MAX)
+    again = Lane("events", 0, 0, 4 * PAUSE_RECORDS)
     one.add(again)
     read_until_full(one)
     assert len(again.queue) >= READ_AHEAD

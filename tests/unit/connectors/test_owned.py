@@ -18,7 +18,7 @@ from recallflow.connectors.kafka.owned import (
     lane_at,
     records_of,
 )
-from recallflow.connectors.kafka.partition import WAIT_RECORDS_MAX, WAIT_S, Lane, LogProgress, RoundRobinQueue
+from recallflow.connectors.kafka.partition import WAIT_MAX_S, WAIT_RECORDS_MAX, Lane, LogProgress, RoundRobinQueue
 from recallflow.kafka_options import KafkaOptions
 from recallflow.records import Barrier, PartitionStart, Record
 from tests.unit.connectors.fake_consumer import FakeKafka
@@ -139,7 +139,7 @@ def test_a_partition_that_rests_is_marked_seldom(kafka: FakeKafka, member: Membe
 def test_warm_partition_is_given_up_to_its_limit(kafka: FakeKafka, member: Member) -> None:
     fill(kafka, MEMORIES, 1, "a b c")
     lane = lane_at(MEMORIES, 1, LogProgress(0), 3)
-    lane.limit, lane.answered_from = 2, 2**63 - 1
+    lane.stop_offset, lane.outputs_from = 2, 2**63 - 1
     member.source.add_standby(1, lane)
     found = member.records(2)
     kafka.await_(lambda: lane.reached == 3)
@@ -155,7 +155,7 @@ def test_warm_partition_is_given_up_to_its_limit(kafka: FakeKafka, member: Membe
 def test_owned_warm_partition_stays_open(kafka: FakeKafka, member: Member) -> None:
     fill(kafka, MEMORIES, 1, "a b c")
     warm = lane_at(MEMORIES, 1, LogProgress(0), 3)
-    warm.limit, warm.answered_from = 2, 2**63 - 1
+    warm.stop_offset, warm.outputs_from = 2, 2**63 - 1
     member.source.add_standby(1, warm)
     member.records(2)
     member.own(1, LogProgress(2))
@@ -340,7 +340,7 @@ def test_wait_ends_at_its_deadline_or_beyond_reach(partition: Partition) -> None
     assert [record.unapplied for record in partition.answered()] == [WAIT_RECORDS_MAX + 1]
     partition.ask(ANN, end=3)
     assert partition.answered() == []
-    partition.now_s = WAIT_S
+    partition.now_s = WAIT_MAX_S
     assert [record.unapplied for record in partition.answered()] == [3]
 
 
