@@ -15,7 +15,7 @@ from typing import Any, get_args
 import orjson
 from prometheus_client.core import Metric
 
-from recallflow.connectors.kafka.hub import Remedies
+from recallflow.connectors.kafka.input_scheduler import Remedies
 from recallflow.control import ControlHistory, categories
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord, UsageError
 from recallflow.events import EnrichmentRequest, EnrichmentResult

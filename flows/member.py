@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from recallflow.connectors.kafka.admin import describe_topics, first_descriptions
 from recallflow.connectors.kafka.cluster import EndOffsetPoller, OutageMonitor, TopicWatcher, polling
 from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
-from recallflow.connectors.kafka.hub import REMEDIES, MemoryEnds, Remedies
+from recallflow.connectors.kafka.input_scheduler import REMEDIES, MemoryEnds, Remedies
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.partition import PartitionProgress

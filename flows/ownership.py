@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from recallflow.connectors.kafka.cluster import EndOffsetPoller, earliest, read_tails
 from recallflow.connectors.kafka.group_consumer import Committed
-from recallflow.connectors.kafka.hub import REMEDIES, Remedies, describe_removal
+from recallflow.connectors.kafka.input_scheduler import REMEDIES, Remedies, describe_removal
 from recallflow.connectors.kafka.messages import Identity, append_ms, identity_of
 from recallflow.connectors.kafka.owned import BarrierProgress, OwnedSource, lane_at
 from recallflow.connectors.kafka.partition import Lane, LogProgress, PartitionProgress, RoundRobinQueue, TopicOffsets

@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer
 
 from recallflow.connectors.kafka.cluster import CatchUp
-from recallflow.connectors.kafka.hub import BATCH_MAX, REMEDIES, Hub, LaneReader, MemoryEnds, Remedies
+from recallflow.connectors.kafka.input_scheduler import (
+    BATCH_MAX,
+    REMEDIES,
+    InputScheduler,
+    LaneReader,
+    MemoryEnds,
+    Remedies,
+)
 from recallflow.connectors.kafka.messages import record_of
 from recallflow.connectors.kafka.partition import Lane, LogProgress, TopicOffsets
 from recallflow.connectors.kafka.topic_reader import NewConsumer
@@ -112,7 +119,7 @@ class OwnedSource:
         wake = wake or threading.Event()
         queries = LaneReader("queries", options, wake, new_consumer, remedies.queries, memory_ends=memory_ends)
         memories = LaneReader("memories", options, wake, new_consumer, remedies.memories, ends=True)
-        self._hub = Hub(queries, memories, wake, self.progress.in_flight, self._queries_room, failure)
+        self._scheduler = InputScheduler(queries, memories, wake, self.progress.in_flight, self._queries_room, failure)
         self._waits_for_writes = memory_ends is not None
         self._began = self._ended = False
 
@@ -120,27 +127,27 @@ class OwnedSource:
 
     def own(self, partition: int, memory: Lane, queries: Lane) -> None:
         self._changes.append(lambda: self._open(partition, memory, queries))
-        self._hub.wake.set()
+        self._scheduler.wake.set()
 
     def give_up(self, partitions: Collection[int]) -> None:
         """Stop emitting records of these partitions, and emit their last barriers."""
         self._changes.append(lambda: self._close(partitions))
-        self._hub.wake.set()
+        self._scheduler.wake.set()
 
     def add_standby(self, partition: int, memory: Lane) -> None:
         """Apply the memories of another member's partition, without outputs, as a standby."""
         self._changes.append(lambda: self._open_standby(partition, memory))
-        self._hub.wake.set()
+        self._scheduler.wake.set()
 
     def limit_standby(self, partition: int, stop_offset: int) -> None:
         """Set the offset before which the records of a standby partition are applied."""
         if (lane := self._standbys.get(partition)) is not None:
             lane.stop_offset = stop_offset
-            self._hub.wake.set()
+            self._scheduler.wake.set()
 
     def drop_standby(self, partition: int) -> None:
         self._changes.append(lambda: self._close_standby(partition))
-        self._hub.wake.set()
+        self._scheduler.wake.set()
 
     def standbys(self) -> frozenset[int]:
         return frozenset(self._standbys)
@@ -166,16 +173,16 @@ class OwnedSource:
         return self._began and not self.stopping.is_set()
 
     def readers(self) -> list[LaneReader]:
-        return [self._hub.queries, self._hub.memories]
+        return [self._scheduler.queries, self._scheduler.memories]
 
     def close(self) -> None:
         """Stop the readers. The dataflow calls it as well, if it has started."""
-        self._closing(self._hub.stop)
+        self._closing(self._scheduler.stop)
 
     # ------------------------------------------------------------------ called by the dataflow
 
     def open(self) -> None:
-        for reader, topic in zip((self._hub.memories, self._hub.queries), self.topics, strict=True):
+        for reader, topic in zip((self._scheduler.memories, self._scheduler.queries), self.topics, strict=True):
             reader.look_up(topic)
         self._began = True
 
@@ -192,10 +199,10 @@ class OwnedSource:
             for partition in [*self._standbys]:
                 signals += self._close_standby(partition)
             return [*signals, *self._finished()]
-        self._hub.begin()
+        self._scheduler.begin()
         records, finished, barriers = self._records(), self._finished(), [*self._due_barriers()]
         if not (records or signals or barriers or finished):
-            self._hub.wait()
+            self._scheduler.wait()
         return [*finished, *signals, *records, *barriers]
 
     def _queries_room(self) -> int:
@@ -203,17 +210,17 @@ class OwnedSource:
         return BATCH_MAX if limit is None else limit - self.progress.in_flight(self.topics[1])
 
     def _records(self) -> list[Record]:
-        """Return queries first, then as many memory events as the hub allows."""
-        hub, owned = self._hub, self._owned
-        limit = hub.queries_allowed()
+        """Return queries first, then as many memory events as the scheduler allows."""
+        scheduler, owned = self._scheduler, self._owned
+        limit = scheduler.queries_allowed()
         queries = [record for number, one in owned.items() for record in self._take(number, one.queries, limit)]
-        hub.add_queries(len(queries))
+        scheduler.add_queries(len(queries))
         memories: list[Record] = []
-        if allowed := hub.memories_allowed():
+        if allowed := scheduler.memories_allowed():
             memories = [record for number, one in owned.items() for record in self._memories(number, one, allowed)]
             if not memories:  # standby partitions are read only if owned partitions have no records
                 memories = [record for lane in self._standbys.values() for record in records_of(lane, allowed)]
-            hub.add_memories(len(memories))
+            scheduler.add_memories(len(memories))
         for records in (queries, memories):
             if records:
                 self.progress.count_emitted(records[0].position.topic, len(records))
@@ -227,7 +234,7 @@ class OwnedSource:
 
     def _memories(self, number: int, owned: _Owned, limit: int) -> list[Record]:
         lane = owned.memory
-        if records := self._take(number, lane, self._hub.allowed_of(lane, limit)):
+        if records := self._take(number, lane, self._scheduler.allowed_of(lane, limit)):
             self.catch_up.count_emitted(lane.source, [record.position.offset for record in records], lane.next_offset)
         elif self.catch_up.is_behind and not lane.queue:
             self.catch_up.skip_to(lane.source, lane.reached)
@@ -237,23 +244,23 @@ class OwnedSource:
         if partition in self._owned or partition in self._standbys:
             return
         self._standbys[partition] = memory
-        self._hub.memories.add(memory)
-        self._hub.memories.start()
+        self._scheduler.memories.add(memory)
+        self._scheduler.memories.start()
         _log.info("partition %d has a standby copy, from offset %d on", partition, memory.next_offset)
         yield PartitionStart(partition)
 
     def _close_standby(self, partition: int) -> Iterator[Signal]:
         if (lane := self._standbys.pop(partition, None)) is not None:
-            self._hub.memories.remove(lane)
+            self._scheduler.memories.remove(lane)
             yield Barrier(partition, STANDBY_BARRIER, last=True)
 
     def _open(self, partition: int, memory: Lane, queries: Lane) -> Iterator[Signal]:
         standby = self._standbys.pop(partition, None)
         if standby is not None:
-            self._hub.memories.remove(standby)
+            self._scheduler.memories.remove(standby)
         if self._waits_for_writes:
             queries.wait_for_writes(memory, self._clock_s)
-        for lane, reader in ((queries, self._hub.queries), (memory, self._hub.memories)):
+        for lane, reader in ((queries, self._scheduler.queries), (memory, self._scheduler.memories)):
             self.first_offsets[lane.source] = lane.outputs_from
             self.delivered_before[lane.source] = lane.delivered_before
             reader.add(lane)
@@ -267,8 +274,8 @@ class OwnedSource:
         for partition in partitions:
             if (owned := self._owned.get(partition)) is None:
                 continue
-            self._hub.queries.remove(owned.queries)
-            self._hub.memories.remove(owned.memory)
+            self._scheduler.queries.remove(owned.queries)
+            self._scheduler.memories.remove(owned.memory)
             self.catch_up.remove(owned.memory.source)
             yield self._barrier(partition, owned, last=True)
             del self._owned[partition]

@@ -50,12 +50,12 @@ CLIENT_TOPICS = {"memory": "memory", "query": "queries", "response": "responses"
 # record that the state is given. A new directory compares few outputs with those that were sent, and knows of the rest.
 SETUP = """
 import os, signal
-from recallflow.connectors.kafka import hub
+from recallflow.connectors.kafka import input_scheduler
 from recallflow.flows import initial_progress
 from recallflow.operators.events import Batch
 from recallflow.operators.step import PartitionLogic
 
-hub.BATCH_MAX = 5
+input_scheduler.BATCH_MAX = 5
 initial_progress.COMPARED = 30
 on_batch = PartitionLogic.on_batch
 

@@ -21,7 +21,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import orjson
 
-from recallflow.connectors.kafka import cluster, control, group_consumer, hub, membership
+from recallflow.connectors.kafka import cluster, control, group_consumer, input_scheduler, membership
 from recallflow.connectors.kafka.messages import identity_of, record_of
 from recallflow.connectors.kafka.partition import PartitionProgress
 from recallflow.errors import OutputsGone, RecallflowError, SinkError, SourceError
@@ -508,8 +508,8 @@ def simulating() -> Iterator[None]:
     try:
         patches.apply()
         # Waits that an event ends anyway; polling more seldom costs the model no behaviour.
-        patches.replace(hub, "WAIT_S", 0.3)
-        patches.replace(hub, "POLL_S", 0.4)
+        patches.replace(input_scheduler, "WAIT_S", 0.3)
+        patches.replace(input_scheduler, "POLL_S", 0.4)
         patches.replace(membership, "POLL_S", 0.2)
         patches.replace(ownership, "PAUSE_S", 0.05)
         patches.replace(group_consumer, "COMMIT_TIMEOUT_S", 2.0)  # shorter than the session, as by default

@@ -8,7 +8,7 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.connectors.kafka.hub import MemoryEnds
+from recallflow.connectors.kafka.input_scheduler import MemoryEnds
 from recallflow.connectors.kafka.owned import (
     BATCH_BYTES,
     IDLE_S,

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import Consumer, KafkaError
 
-from recallflow.connectors.kafka.hub import (
+from recallflow.connectors.kafka.input_scheduler import (
     BATCH_MAX,
     FIRST_QUERIES_MAX,
     IN_FLIGHT_MAX,
@@ -21,7 +21,7 @@ from recallflow.connectors.kafka.hub import (
     READ_AHEAD_BYTES,
     READ_BATCH,
     STARVED_S,
-    Hub,
+    InputScheduler,
     LaneReader,
 )
 from recallflow.connectors.kafka.partition import Lane
@@ -32,6 +32,7 @@ from recallflow.schema_registry import RETRY_S
 from tests.unit.connectors.clock import Clock
 from tests.unit.connectors.fake_consumer import FakeKafka
 
+MakeScheduler = Callable[..., InputScheduler]
 NOWHERE = KafkaOptions("127.0.0.1:1", {"log_level": "0"})
 
 
@@ -53,76 +54,75 @@ class Told(threading.Event):
 
 
 @pytest.fixture
-def make_hub() -> Iterator[Callable[..., Hub]]:
-    made: list[Hub] = []
+def make_scheduler() -> Iterator[MakeScheduler]:
+    made: list[InputScheduler] = []
 
-    def make(wake: Any = None, failure: Any = lambda: None, in_flight: Any = lambda: 0, **more: Any) -> Hub:
+    def make(wake: Any = None, failure: Any = lambda: None, in_flight: Any = lambda: 0, **more: Any) -> InputScheduler:
         wake, consumer = wake or threading.Event(), more.pop("new_consumer", Consumer)
         queries, memories = (LaneReader(name, NOWHERE, wake, consumer) for name in ("queries", "memories"))
-        made.append(Hub(queries, memories, wake, in_flight, lambda: BATCH_MAX, failure, **more))
+        made.append(InputScheduler(queries, memories, wake, in_flight, lambda: BATCH_MAX, failure, **more))
         return made[-1]
 
     yield make
-    for hub in made:
-        hub.stop()
+    for scheduler in made:
+        scheduler.stop()
 
 
-def test_a_completion_ends_the_rest(make_hub: Callable[..., Hub]) -> None:
-    wake = Told()
-    completions = Completions(wake)
-    hub = make_hub(wake)
+def test_a_completion_ends_the_rest(make_scheduler: MakeScheduler) -> None:
+    completions = Completions(wake := Told())
+    scheduler = make_scheduler(wake)
     finished = CallCompletion(key="000", call=7)
     completions.put(finished)
-    hub.begin()
-    hub.wait()
+    scheduler.begin()
+    scheduler.wait()
     assert wake.waits == [True]  # it waited for this very event, and found it set
     assert not wake.is_set()  # cleared before anybody looks, so that the next completion wakes again
     assert completions.pop_all() == [finished]
 
 
 @pytest.mark.parametrize(("queued", "waits"), [(0, [False]), (1, [])])
-def test_empty_queue_alone_gives_a_short_rest(make_hub: Callable[..., Hub], queued: int, waits: list[bool]) -> None:
-    hub = make_hub(wake := Told())
-    add(hub.queries, "query.events").queue.extend(["a record"] * queued)
-    hub.begin()
-    hub.wait()
+def test_empty_queue_alone_gives_a_short_rest(make_scheduler: MakeScheduler, queued: int, waits: list[bool]) -> None:
+    scheduler = make_scheduler(wake := Told())
+    add(scheduler.queries, "query.events").queue.extend(["a record"] * queued)
+    scheduler.begin()
+    scheduler.wait()
     assert wake.waits == waits
 
 
-def test_blocked_partition_is_paused(make_hub: Callable[..., Hub]) -> None:
+def test_blocked_partition_is_paused(make_scheduler: MakeScheduler) -> None:
     """While a call fills the room in flight, polling again and again would use a whole processor."""
     wake, in_flight = Told(), [IN_FLIGHT_MAX]
-    hub = make_hub(wake, in_flight=lambda: in_flight[0])
-    add(hub.memories, "enrichment.requests").queue.append("a record")
-    hub.begin()
-    assert hub.memories_allowed() == 0
-    hub.wait()
+    scheduler = make_scheduler(wake, in_flight=lambda: in_flight[0])
+    add(scheduler.memories, "enrichment.requests").queue.append("a record")
+    scheduler.begin()
+    assert scheduler.memories_allowed() == 0
+    scheduler.wait()
     assert wake.waits == [False]
     in_flight[0] = IN_FLIGHT_MAX - 1
-    assert hub.memories_allowed() == 1
-    hub.wait()
+    assert scheduler.memories_allowed() == 1
+    scheduler.wait()
     assert wake.waits == [False]
 
 
-def test_other_failures_stop_the_source(make_hub: Callable[..., Hub]) -> None:
+def test_other_failures_stop_the_source(make_scheduler: MakeScheduler) -> None:
     failed: list[SourceError] = []
-    hub = make_hub(None, lambda: failed[0] if failed else None)
-    hub.begin()
+    scheduler = make_scheduler(None, lambda: failed[0] if failed else None)
+    scheduler.begin()
     failed.append(SourceError("the control topic is gone"))
     with pytest.raises(SourceError, match="the control topic is gone"):
-        hub.begin()
+        scheduler.begin()
 
 
-def waiting(hub: Hub, queries: int, memories: int) -> None:
-    add(hub.queries, "query.events").queue.extend(range(queries))
-    add(hub.memories, "memory.events").queue.extend(range(memories))
+def waiting(scheduler: InputScheduler, queries: int, memories: int) -> None:
+    add(scheduler.queries, "query.events").queue.extend(range(queries))
+    add(scheduler.memories, "memory.events").queue.extend(range(memories))
 
 
-def learn(hub: Hub) -> None:
-    """Shows the hub that an event costs next to nothing: it then gives BATCH_MAX at a time."""
-    hub.begin()
-    hub.add_memories(BATCH_MAX)
-    hub.begin()
+def learn(scheduler: InputScheduler) -> None:
+    """Shows the scheduler that an event costs next to nothing: it then gives BATCH_MAX at a time."""
+    scheduler.begin()
+    scheduler.add_memories(BATCH_MAX)
+    scheduler.begin()
 
 
 @pytest.fixture
@@ -130,61 +130,61 @@ def clock() -> Clock:
     return Clock(100.0)
 
 
-def test_memories_wait_for_queries_but_not_for_long(make_hub: Callable[..., Hub], clock: Clock) -> None:
-    hub = make_hub(clock_s=clock)
-    learn(hub)
-    waiting(hub, queries=1, memories=5)
-    assert hub.memories_allowed() == 0
+def test_memories_wait_for_queries_but_not_for_long(make_scheduler: MakeScheduler, clock: Clock) -> None:
+    scheduler = make_scheduler(clock_s=clock)
+    learn(scheduler)
+    waiting(scheduler, queries=1, memories=5)
+    assert scheduler.memories_allowed() == 0
     clock.now_s += STARVED_S * 0.9
-    assert hub.memories_allowed() == 0
+    assert scheduler.memories_allowed() == 0
     clock.now_s += STARVED_S * 0.2
-    assert hub.memories_allowed() > 0  # however many queries come
-    hub.add_memories(5)
-    assert hub.memories_allowed() == 0
+    assert scheduler.memories_allowed() > 0  # however many queries come
+    scheduler.add_memories(5)
+    assert scheduler.memories_allowed() == 0
 
 
-def test_no_more_is_in_flight_than_the_bound(make_hub: Callable[..., Hub], clock: Clock) -> None:
+def test_no_more_is_in_flight_than_the_bound(make_scheduler: MakeScheduler, clock: Clock) -> None:
     in_flight = [0]
-    hub = make_hub(in_flight=lambda: in_flight[0], clock_s=clock)
-    learn(hub)
-    waiting(hub, queries=0, memories=5)
+    scheduler = make_scheduler(in_flight=lambda: in_flight[0], clock_s=clock)
+    learn(scheduler)
+    waiting(scheduler, queries=0, memories=5)
     for taken, allowed in ((0, BATCH_MAX), (IN_FLIGHT_MAX - 3, 3), (IN_FLIGHT_MAX, 0), (IN_FLIGHT_MAX + 9, 0)):
         in_flight[0] = taken
-        assert hub.memories_allowed() == allowed
+        assert scheduler.memories_allowed() == allowed
 
 
-def test_batch_fits_the_budget_shared_by_partitions(make_hub: Callable[..., Hub], clock: Clock) -> None:
-    hub = make_hub(clock_s=clock)
-    hub.begin()
-    hub.add_memories(10)
+def test_batch_fits_the_budget_shared_by_partitions(make_scheduler: MakeScheduler, clock: Clock) -> None:
+    scheduler = make_scheduler(clock_s=clock)
+    scheduler.begin()
+    scheduler.add_memories(10)
     clock.now_s += 10 * MEMORIES_BUDGET_S / 8  # an event costs an eighth of the budget
-    hub.begin()
-    waiting(hub, queries=0, memories=5)
-    assert hub.memories_allowed() == 8
-    add(hub.memories, "memory.events", 1).queue.append("a record")
-    assert hub.memories_allowed() == 4
-    for lane, allowed in zip(hub.memories.lanes.values(), (8, 4), strict=True):
+    scheduler.begin()
+    waiting(scheduler, queries=0, memories=5)
+    assert scheduler.memories_allowed() == 8
+    add(scheduler.memories, "memory.events", 1).queue.append("a record")
+    assert scheduler.memories_allowed() == 4
+    for lane, allowed in zip(scheduler.memories.lanes.values(), (8, 4), strict=True):
         lane.waiting_queries.update({7} if allowed == 8 else ())
-        assert hub.allowed_of(lane, 4) == allowed
+        assert scheduler.allowed_of(lane, 4) == allowed
 
 
-def test_queries_that_take_long_are_given_few_at_a_time(make_hub: Callable[..., Hub], clock: Clock) -> None:
-    hub = make_hub(clock_s=clock)
-    waiting(hub, queries=600, memories=0)
-    hub.begin()
-    first = hub.queries_allowed()
-    hub.add_queries(first)
+def test_queries_that_take_long_are_given_few_at_a_time(make_scheduler: MakeScheduler, clock: Clock) -> None:
+    scheduler = make_scheduler(clock_s=clock)
+    waiting(scheduler, queries=600, memories=0)
+    scheduler.begin()
+    first = scheduler.queries_allowed()
+    scheduler.add_queries(first)
     clock.now_s += first * QUERIES_BUDGET_S / 5.5
-    hub.begin()
-    assert (first, hub.queries_allowed()) == (FIRST_QUERIES_MAX, 5)
-    add(hub.queries, "query.events", 1).queue.append("a record")
-    assert hub.queries_allowed() == 3
-    allowed = [hub.queries_allowed()]
+    scheduler.begin()
+    assert (first, scheduler.queries_allowed()) == (FIRST_QUERIES_MAX, 5)
+    add(scheduler.queries, "query.events", 1).queue.append("a record")
+    assert scheduler.queries_allowed() == 3
+    allowed = [scheduler.queries_allowed()]
     for _ in range(40):
-        hub.add_queries(6)
+        scheduler.add_queries(6)
         clock.now_s += 6 * QUERIES_BUDGET_S / 100.5  # and more where they take less
-        hub.begin()
-        allowed.append(hub.queries_allowed())
+        scheduler.begin()
+        allowed.append(scheduler.queries_allowed())
     # … but not at once: of as many cheap ones as fit, the next might be as many that are not
     assert allowed == sorted(allowed)
     assert max(later - before for before, later in pairwise(allowed)) <= 6
@@ -275,30 +275,30 @@ def test_fewer_large_records_are_read_ahead(partitions: int) -> None:
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "grant the right"), (KafkaError._BAD_MSG, "cannot be read"),
     ],
 )  # fmt: skip
-def test_an_error_for_good_stops_the_source(make_hub: Callable[..., Hub], code: int, says: str) -> None:
+def test_an_error_for_good_stops_the_source(make_scheduler: MakeScheduler, code: int, says: str) -> None:
     kafka = FakeKafka(events=1)
-    hub = make_hub(new_consumer=kafka.consumer)
-    add(hub.memories, "events")
+    scheduler = make_scheduler(new_consumer=kafka.consumer)
+    add(scheduler.memories, "events")
     kafka.fail("events", 0, code)
     with pytest.raises(SourceError, match=says):
-        hub.memories.read()
-    hub.memories.start()
+        scheduler.memories.read()
+    scheduler.memories.start()
     kafka.fail("events", 0, code)
-    assert hub.wake.wait(30)
+    assert scheduler.wake.wait(30)
     with pytest.raises(SourceError, match=says):
-        hub.begin()
+        scheduler.begin()
 
 
-def test_a_reader_thread_that_fails_of_itself_stops_the_source(make_hub: Callable[..., Hub]) -> None:
+def test_a_reader_thread_that_fails_of_itself_stops_the_source(make_scheduler: MakeScheduler) -> None:
     kafka = FakeKafka(events=1)
-    hub = make_hub(new_consumer=kafka.consumer)
-    lane = add(hub.memories, "events")
+    scheduler = make_scheduler(new_consumer=kafka.consumer)
+    lane = add(scheduler.memories, "events")
     lane.queue = None  # as a defect of ours would leave it
     kafka.append("events", 0, b"")
-    hub.memories.start()
-    assert hub.wake.wait(30)
+    scheduler.memories.start()
+    assert scheduler.wake.wait(30)
     with pytest.raises(TypeError):
-        hub.begin()
+        scheduler.begin()
 
 
 def test_an_error_that_passes_is_counted_and_read_over() -> None:

@@ -251,8 +251,8 @@ def _batch_size(budget_s: float, cost_s: float) -> int:
     return max(1, min(BATCH_MAX, int(budget_s / max(cost_s, 1e-6))))
 
 
-class Hub:
-    """Scheduler of the records of two readers: how many queries and memory events the source delivers next."""
+class InputScheduler:
+    """Order of the records of two readers: how many queries and memory events the source delivers next."""
 
     def __init__(
         self,
