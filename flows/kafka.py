@@ -6,7 +6,7 @@
     control topic ─► decisions ──────┘
 
 `MainFlow` has the steps. `MainFlowMember` opens the components that the steps need, for the time of one group
-membership. `MainKafkaFlow` runs in the process, and joins the group again after a membership was lost."""
+membership. `MainKafkaFlow` is the flow of a process, and joins the group again after it lost its membership."""
 
 import atexit
 import logging
@@ -115,8 +115,8 @@ class MainFlow:
         return [one if isinstance(one, CallCompletion | Signal) else self.authorise_item(one) for one in batch]
 
     def prepare(self, batch: list[Item | CallCompletion | Signal]) -> list[tuple[str, ToState]]:
-        """Analyse and embed texts. Return one batch of items per state partition, and the signals that came before or
-        after the first item, before or after these batches."""
+        """Analyse and embed texts. Return, in this order: completed calls, signals before the first item, one batch of
+        items per state partition, and all other signals."""
         completions: list[tuple[str, ToState]] = []
         signals_before: list[tuple[str, ToState]] = []
         signals_after: list[tuple[str, ToState]] = []
@@ -152,8 +152,8 @@ class MainFlowMember(GroupMember):
         )
         self._join(store)
         self._follow_other_members()
-        first_offsets, delivered_before = self.source.first_offsets, self.source.delivered_before
-        self.output_counter = OutputCounter(self.topics.queries, first_offsets, delivered_before, self.spans.trace_id)
+        outputs_from, delivered_before = self.source.outputs_from, self.source.delivered_before
+        self.output_counter = OutputCounter(self.topics.queries, outputs_from, delivered_before, self.spans.trace_id)
 
     def start(self) -> None:
         super().start()
@@ -170,7 +170,7 @@ class MainFlowMember(GroupMember):
             self.topics, self.counts, self.max_bytes, self.config.auth, self.spans.headers,
             self.run_settings.response_format, self.config.response_schema_id(),
         )  # fmt: skip
-        rates = Rates(self.decisions, self.topics.queries, self.stamped)
+        rates = Rates(self.decisions, self.topics.queries, self.log_time_topics)
 
         def authorise(item: Item) -> Item:
             return item if isinstance(item, Misrouted) else rates.judge(self.authoriser.authorise(item))
@@ -194,8 +194,8 @@ class MainFlowMember(GroupMember):
 
     def obstacle(self) -> str:
         missing = self.source.catch_up.describe()
-        late = f"catching up, {missing}" if missing and not self.run_settings.serve_while_catching_up else ""
-        return super().obstacle() or late
+        is_obstacle = missing and not self.run_settings.serve_while_catching_up
+        return super().obstacle() or (f"catching up, {missing}" if is_obstacle else "")
 
     def metrics(self) -> Iterator[Metric]:
         yield from super().metrics()
@@ -243,7 +243,7 @@ class MainFlowMember(GroupMember):
         self._follow_topics(self.topics.read_topics_by_flag(), (*written, *self.inputs))
         if unknown := [str(skip) for skip in self.config.skips if skip.partition >= self.counts[skip.topic]]:
             raise UsageError(f"--skip {', '.join(unknown)}: the partition does not exist")
-        self.stamped = topics_with_append_time(self.options, self.inputs)
+        self.log_time_topics = topics_with_append_time(self.options, self.inputs)
 
     def _join(self, store: CheckpointStore | None) -> None:
         self.checkpoints = None
@@ -281,8 +281,8 @@ class MainFlowMember(GroupMember):
         own = Holder.here(self.state_dir)
 
         def others() -> frozenset[int]:
-            # A holder with our directory is an earlier process of this member.
             found = holders(reader, self.topics.queries, self.directory.existing_numbers()).items()
+            # A holder with our directory is an earlier process of this member.
             theirs = ((number, one) for number, one in found if (one.host, one.directory) != (own.host, own.directory))
             return frozenset(number for number, holder in theirs if not holder.released)
 
@@ -308,10 +308,10 @@ class MainFlowMember(GroupMember):
         return replace(rules, skips=self.config.skips, enrichment=wanted, audited=audited)
 
     def _timestamp_error(self) -> Exception | None:
-        """Return an error if credentials are required, and producers choose timestamps. A check at the start is not
-        enough, because the first key may be created later."""
-        unstamped = [topic for topic in self.inputs if topic not in self.stamped]
-        return producer_time_error(unstamped) if unstamped and self.authoriser.needs_credentials() else None
+        """Return an error if credentials are required, but producers choose timestamps. A check at the start is not
+        enough, because the first API key may be created later."""
+        topics = [topic for topic in self.inputs if topic not in self.log_time_topics]
+        return producer_time_error(topics) if topics and self.authoriser.needs_credentials() else None
 
 
 class MainKafkaFlow(KafkaFlow):

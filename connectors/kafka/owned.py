@@ -107,8 +107,8 @@ class OwnedSource:
         self.topics = (memory_topic, query_topic)
         self.progress = RecordCounters()
         self.catch_up, self.stopping = CatchUp(), stopping or threading.Event()
-        self.first_offsets: dict[str, int] = {}  # `topic:partition` → first offset without outputs of earlier owners
-        self.delivered_before: dict[str, Collection[int]] = {}  # `topic:partition` → later offsets with such outputs
+        self.outputs_from: dict[str, int] = {}  # `topic:partition` → first offset whose outputs this run sends
+        self.delivered_before: dict[str, Collection[int]] = {}  # the same → later offsets with earlier outputs
         self._sync_s, self._tails, self._clock_s = sync_s, tails, clock_s
         self._finished, self._closing, self._settle = finished, closing or CloseErrors(), settle
         self._owned: dict[int, _Owned] = {}
@@ -261,7 +261,7 @@ class OwnedSource:
         if self._waits_for_writes:
             queries.wait_for_writes(memory, self._clock_s)
         for lane, reader in ((queries, self._scheduler.queries), (memory, self._scheduler.memories)):
-            self.first_offsets[lane.source] = lane.outputs_from
+            self.outputs_from[lane.source] = lane.outputs_from
             self.delivered_before[lane.source] = lane.delivered_before
             reader.add(lane)
             reader.start()
