@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import orjson
 
-from benchmarks.locomo import DEPTHS, Conversation, shared
+from benchmarks.locomo import DEPTHS, BenchmarkError, Conversation, shared
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
 
@@ -19,7 +19,7 @@ TENANT = "locomo"
 _FOLDERS = {"static": "static-minilm-256", "minilm": "all-MiniLM-L6-v2"}
 
 
-class BrokenRunError(Exception):
+class BrokenRunError(BenchmarkError):
     """The engine refused a line or did not answer as asked: figures from such a run would mean nothing."""
 
 

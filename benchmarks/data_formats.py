@@ -1,7 +1,7 @@
 """Readers of public data sets, for whoever has the files: LoCoMo, LongMemEval, BEAM, REALTALK and MemDaily.
 
-Questions that ask for no fact are left out, and those without evidence (their number is printed). Files of another form
-raise DataFormatError.
+Questions that ask for no fact are left out. So are questions without evidence and messages without text; their number
+is printed. Files of another form raise DataFormatError.
 """
 
 import re
@@ -13,7 +13,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field
 
 from benchmarks import kinds, locomo
-from benchmarks.locomo import Conversation, Ids, Question, Text, Turn, checked, parse_file
+from benchmarks.conversation_events import message_lines, query_lines
+from benchmarks.locomo import Conversation, DataFormatError, Ids, Question, Text, Turn, checked, parse_file
+from recallflow.errors import InvalidRecord
+from recallflow.parsing import parse
 
 _APART = timedelta(seconds=20)
 _REALTALK = {1: "fact", 2: "time", 3: "inference"}
@@ -60,8 +63,7 @@ def _instance(sample: _Instance) -> Conversation:
     for number, (session, began, messages) in enumerate(zip(*lists, strict=True)):
         for at, message in enumerate(messages):
             name, time = f"{number}:{at}", began + at * _APART
-            if message.content.strip():
-                turns.append(Turn(name, session, time, None, message.content, role=message.role, shows_date=True))
+            turns.append(Turn(name, session, time, None, message.content, role=message.role, shows_date=True))
             if message.has_answer:
                 evidence.add(name)
     turns.sort(key=lambda turn: turn.time)
@@ -91,13 +93,13 @@ class _Probe(BaseModel):
 def beam(folder: Path) -> list[Conversation]:
     """Return the conversations of a folder of one size, such as `chats/100K`: one folder each, with `chat.json` and
     `probing_questions/probing_questions.json`. Each batch of turns is a session. Its first time anchor is its date."""
-    return checked(folder, map(_beam, sorted(path.parent for path in folder.glob("*/chat.json"))))
+    return checked(folder, map(_beam, sorted(folder.glob("[!._]*/"))))
 
 
 def _beam(folder: Path) -> Conversation:
     turns, time = list[Turn](), datetime(2024, 1, 1, tzinfo=UTC)
     for number, batch in enumerate(parse_file(list[_Batch], folder / "chat.json")):
-        for message in (message for group in batch.turns for message in group if message.content.strip()):
+        for message in (message for group in batch.turns for message in group):
             time = max(time, message.time_anchor or time) + _APART
             turns.append(Turn(message.id, str(number), time, None, message.content, role=message.role))
     asked = parse_file(dict[str, list[_Probe]], folder / "probing_questions" / "probing_questions.json")
@@ -132,31 +134,39 @@ class _Chat(BaseModel, extra="allow"):
 
 def realtalk(path: Path) -> list[Conversation]:
     """Return the chat of a file, or those of all files of a folder."""
-    return checked(path, map(_realtalk, sorted(path.glob("*.json")) if path.is_dir() else [path]))
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    return checked(path, map(_realtalk, files), is_free_text=True)
 
 
 def _realtalk(path: Path) -> Conversation:
     chat, turns = parse_file(_Chat, path), list[Turn]()
     sessions = {key: of for key, of in chat.__pydantic_extra__.items() if re.fullmatch(r"session_\d+", key)}
     for session in sorted(sessions, key=lambda key: int(key[8:])):
+        if not isinstance(sessions[session], list):
+            raise ValueError(f"{path.name}: {session} is no list of messages. Correct it")  # noqa: TRY004 names the field
         for number, one in enumerate(sessions[session]):
             if not isinstance(one, _Talk):
                 missing = "dia_id, speaker, clean_text or a date_time as 29.12.2023, 03:10:00"
-                raise ValueError(f"{session}.{number} lacks {missing}. Add it")  # noqa: TRY004 names the field
-            caption = one.blip_caption or ""
-            if one.clean_text.strip() or caption:
-                turn = Turn(one.dia_id, session, one.date_time, one.speaker, one.clean_text, caption, shows_date=True)
-                turns.append(turn)
+                raise ValueError(f"{path.name}: {session}.{number} lacks {missing}. Add it")  # noqa: TRY004 names the field
+            text, caption = one.clean_text, one.blip_caption or ""
+            turns.append(Turn(one.dia_id, session, one.date_time, one.speaker, text, caption, shows_date=True))
     asked = [
         Question(one.question, _REALTALK[one.category], locomo.turn_ids(one.evidence), one.answer) for one in chat.qa
     ]
     return Conversation(path.stem, turns, asked)
 
 
+def _day(text: str) -> datetime:
+    if not (found := _DAY.search(text)):
+        raise ValueError(f'"{text}" is no time such as 2024-03-15 10:30')
+    year, month, day, hour, minute = (int(part or 0) for part in found.groups())
+    return datetime(year, month, day, hour, minute, tzinfo=UTC)
+
+
 class _Note(BaseModel):
     mid: _Name
     message: str
-    time: str
+    time: Annotated[datetime, BeforeValidator(_day)]
 
 
 class _NoteQuestion(BaseModel):
@@ -184,15 +194,23 @@ def memdaily(path: Path) -> list[Conversation]:
 def _trajectory(name: str, category: str, one: _Trajectory) -> Conversation:
     turns, time = list[Turn](), datetime(2024, 1, 1, tzinfo=UTC)
     for note in one.message_list:
-        if found := _DAY.search(note.time):
-            try:
-                year, month, day, hour, minute = (int(part or 0) for part in found.groups())
-                time = max(time, datetime(year, month, day, hour, minute, tzinfo=UTC))
-            except ValueError as error:
-                raise ValueError(f"{name}: message_list, mid {note.mid}, time: {error}. Correct it") from None
-        time += _APART
+        time = max(time, note.time) + _APART
         turns.append(Turn(note.mid, "0", time, None, note.message))
     return Conversation(name, turns, [Question(one.QA.question, category, one.QA.target_step_id, one.QA.answer)])
+
+
+def load(form: str, path: Path) -> list[Conversation]:
+    """Return the conversations of a file of a format. Raise DataFormatError, also for what recallflow refuses."""
+    conversations = READERS[form](path)
+    for one in conversations:
+        events = {f"message {turn.id}": line for turn, line in zip(one.turns, message_lines(one), strict=True)}
+        queries = zip(one.questions, query_lines(one, "hybrid", 1), strict=True)
+        for name, line in (events | {f'question "{question.text}"': line for question, line in queries}).items():
+            try:
+                parse(line)
+            except InvalidRecord as error:
+                raise DataFormatError(f"{path}: {one.id}, {name}: {error}. Correct the file") from None
+    return conversations
 
 
 READERS: Mapping[str, Callable[[Path], list[Conversation]]] = {

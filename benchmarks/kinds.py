@@ -110,7 +110,7 @@ def everyday(path: Path) -> Iterator[Conversation]:
 
 
 def _conversation(sample: _Sample, *, user_only: bool) -> Conversation:
-    said = [turn for turn in sample.turns if turn.text.strip() and (not user_only or turn.author == "user")]
+    said = [turn for turn in sample.turns if not user_only or turn.author == "user"]
     turns = [_turn(turn, time) for turn, time in zip(said, _times(said), strict=True)]
     known = {turn.id for turn in turns}
     asked = [
@@ -131,7 +131,7 @@ def _times(turns: Iterable[_Said]) -> Iterator[datetime]:
     """A turn without a time, or with one that is not later than all before, comes 20 seconds after the last."""
     latest, time = None, _BEGIN
     for turn in turns:
-        given = turn.timestamp.replace(tzinfo=UTC) if turn.timestamp else None
+        given = turn.timestamp and turn.timestamp.replace(tzinfo=turn.timestamp.tzinfo or UTC).astimezone(UTC)
         later = given is not None and (latest is None or given > latest)
         time = given if given is not None and later else time + _APART
         if given is not None and later:

@@ -32,7 +32,7 @@ from benchmarks import budget, kinds
 from benchmarks.answer_quality import AnsweringModel
 from benchmarks.baselines import BASELINES, Baseline, Remembering, Retriever
 from benchmarks.conversation_events import EMBEDDERS, FlowStore, answers, model_path
-from benchmarks.data_formats import READERS
+from benchmarks.data_formats import READERS, load
 from benchmarks.frameworks import FRAMEWORKS
 from benchmarks.leaderboard_page import MEASURE, SHOWN, TOP, page, plot, publish, summarise
 from benchmarks.locomo import Conversation, DataFormatError, MissingDataError, Turn, measure
@@ -274,7 +274,7 @@ def run(name: str, conversations: Sequence[Conversation], chosen: argparse.Names
 
 def data_sets(chosen: argparse.Namespace) -> dict[str, list[Conversation]]:
     """Return the data sets that are there: files of the user, or the development conversations."""
-    found = {path.stem: READERS[form](path) for form, path in chosen.data}
+    found = {path.stem: load(form, path) for form, path in chosen.data}
     for kind in () if chosen.data else chosen.kinds:
         try:
             found[kind] = kinds.load(kind)[: 1 if chosen.quick else None]

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -22,11 +22,15 @@ DEPTHS = (5, 10, 20)
 _TURN_ID = re.compile(r"D:?0*(?P<session>\d+):0*(?P<turn>\d+)")
 
 
-class DataFormatError(Exception):
+class BenchmarkError(Exception):
+    """Reason why a benchmark ends, for the user."""
+
+
+class DataFormatError(BenchmarkError):
     """A file that is not of the format. Names the file, the field, and the remedy."""
 
 
-class MissingDataError(Exception):
+class MissingDataError(BenchmarkError):
     """Something the benchmark reads is not in the shared folder: set RECALLFLOW_SHARED to where it is."""
 
 
@@ -119,27 +123,43 @@ def parse_file(form: Any, path: Path) -> Any:
         raise DataFormatError(f"{path}: {error}. Name a JSON file in UTF-8") from None
 
 
-def checked(path: Path, conversations: Iterable[Conversation]) -> list[Conversation]:
-    """Return the conversations with the questions that have evidence among the turns. Print the number of others. Raise
-    DataFormatError if no question remains, or if an id is not unique."""
-    found, left_out, names = list[Conversation](), 0, set[str]()
+def checked(path: Path, conversations: Iterable[Conversation], *, is_free_text: bool = False) -> list[Conversation]:
+    """Return the conversations with the messages that have a text, and the questions that have evidence among them.
+
+    Print how many others there are. `is_free_text`: annotators wrote the evidence as text, in which ids of no message
+    occur: they are printed too.
+
+    Raises:
+        DataFormatError: An id is not unique, evidence has no message or one without text, or no question remains.
+    """
+    found, names, left_out = list[Conversation](), set[str](), Counter[str]()
     try:
         for one in conversations:
-            known = {turn.id for turn in one.turns}
-            if len(known) < len(one.turns) or one.id in names:
-                raise ValueError(f"{one.id}: the conversation or one of its turns has the id of another. Rename it")  # noqa: TRY301
+            turns = [turn for turn in one.turns if turn.content.strip()]
+            known = {turn.id for turn in turns}
+            if one.id in names:
+                raise ValueError(f"two conversations have the id {one.id}. Rename one")  # noqa: TRY301
+            if repeated := [name for name, times in Counter(turn.id for turn in one.turns).items() if times > 1]:
+                raise ValueError(f"{one.id}: two messages have the id {repeated[0]}. Rename one")  # noqa: TRY301
             names.add(one.id)
+            for question in one.questions:
+                if unknown := ", ".join(sorted(question.evidence - known)):
+                    problem = f'{one.id}, question "{question.text}": no message with a text has the evidence {unknown}'
+                    if not is_free_text:
+                        raise ValueError(f"{problem}. Correct the evidence")  # noqa: TRY301
+                    print(f"{path}: {problem}. It is left out", file=sys.stderr)
             asked = [replace(question, evidence=question.evidence & known) for question in one.questions]
             kept = [question for question in asked if question.evidence]
-            left_out += len(asked) - len(kept)
-            found += [replace(one, questions=kept)] if kept else []
+            left_out["questions without evidence"] += len(asked) - len(kept)
+            left_out["messages without text"] += len(one.turns) - len(turns)
+            found += [replace(one, turns=turns, questions=kept)] if kept else []
     except ValueError as error:
         raise DataFormatError(f"{path}: {error}") from None
-    if left_out:
-        print(f"{path}: {left_out} questions without evidence among the turns are left out", file=sys.stderr)
+    for what, number in (+left_out).items():
+        print(f"{path}: {what}, left out: {number}", file=sys.stderr)
     if not found:
         raise DataFormatError(
-            f"{path}: no question has evidence among the turns. Name a file or folder of the data set"
+            f"{path}: no question has evidence among the messages. Name a file or folder of the data set"
         )
     return found
 
@@ -166,7 +186,7 @@ class _Sample(BaseModel):
 
 def load(path: Path) -> list[Conversation]:
     """Return the conversations of one LoCoMo file, in the file's order."""
-    return checked(path, map(_conversation, parse_file(list[_Sample], path)))
+    return checked(path, map(_conversation, parse_file(list[_Sample], path)), is_free_text=True)
 
 
 def _conversation(sample: _Sample) -> Conversation:
@@ -190,9 +210,10 @@ def _turns(sample: _Sample) -> Iterator[Turn]:
             form = 'a date such as "1:56 pm on 8 May, 2023"'
             raise ValueError(f"{sample.sample_id}: {session}_date_time is not {form}. Add it") from None
         for said in sessions[session]:
-            if isinstance(said, _Said):
-                text, caption = said.text.strip(), said.blip_caption or ""
-                yield Turn(said.dia_id, session, began, said.speaker, text, caption, shows_date=True)
+            if isinstance(said, str):
+                raise ValueError(f"{sample.sample_id}: {session} is a text. Replace it by a list of messages")  # noqa: TRY004 names the field
+            text, caption = said.text.strip(), said.blip_caption or ""
+            yield Turn(said.dia_id, session, began, said.speaker, text, caption, shows_date=True)
 
 
 def turn_ids(evidence: Iterable[str]) -> frozenset[str]:

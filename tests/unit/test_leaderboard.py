@@ -69,7 +69,8 @@ def test_formats_have_sources_as_evidence_and_dates(tmp_path: Path) -> None:
         assert (turn.content, turn.time) == ("Porto", datetime(2024, 3, 15, 0, 0, 20, tzinfo=UTC))
 
 
-LOCOMO = {"sample_id": "1", "conversation": {}, "qa": [{"question": "Where?", "category": 4, "evidence": ["D1:1"]}]}
+ASKED = {"question": "Where?", "category": "4", "evidence": "D1:1"}
+LOCOMO = {"sample_id": "1", "conversation": {}, "qa": [ASKED]}
 SAID = {"dia_id": "D1:1", "speaker": "Ann", "text": "Porto"}
 DATED = {"session_1": [SAID], "session_1_date_time": "1:56 pm on 8 May, 2023"}
 
@@ -83,20 +84,22 @@ DATED = {"session_1": [SAID], "session_1_date_time": "1:56 pm on 8 May, 2023"}
         ("locomo", [LOCOMO | {"qa": [{"category": 4}]}], "0.qa.0.question"),
         ("locomo", [LOCOMO | {"conversation": {"session_1": [SAID]}}], "session_1_date_time"),
         ("locomo", [LOCOMO | {"conversation": DATED | {"session_1": [SAID, SAID]}}], "id"),
+        ("locomo", [LOCOMO | {"conversation": DATED | {"session_1": "Porto"}}], "session_1"),
+        ("locomo", [LOCOMO | {"conversation": DATED, "qa": [ASKED | {"question": " "}]}], "query: is blank"),
         ("realtalk", {"session_1": [{}], "qa": []}, "session_1.0"),
-        ("memdaily", {"simple": {"roles": [{"tid": 1, "message_list": []}]}}, "simple.roles.0.QA"),
+        ("memdaily", {"a": {"b": [{"tid": 1, "message_list": [{"mid": 1, "message": "", "time": "soon"}]}]}}, "0.time"),
+        ("recallflow", [{"sample_id": "1", "turns": [], "questions": [ASKED]}], "evidence D1:1"),
     ],
 )
 def test_malformed_file_is_named_with_its_field(form: str, content: Any, named: str, tmp_path: Path) -> None:
     path = write(tmp_path / "file.json", content)
     with pytest.raises(DataFormatError, match=rf"{path}.*{named}"):
-        data_formats.READERS[form](path)
+        data_formats.load(form, path)
 
 
 def test_evidence_and_category_may_be_strings(tmp_path: Path) -> None:
-    asked = {"question": "Where?", "category": "4", "evidence": "D1:1"}
-    path = write(tmp_path / "file.json", [LOCOMO | {"conversation": DATED, "qa": [asked, asked | {"evidence": []}]}])
-    (conversation,) = data_formats.READERS["locomo"](path)
+    path = write(tmp_path / "file.json", [LOCOMO | {"conversation": DATED, "qa": [ASKED, ASKED | {"evidence": []}]}])
+    (conversation,) = data_formats.load("locomo", path)
     assert [one.evidence for one in conversation.questions] == [{"D1:1"}]
 
 
