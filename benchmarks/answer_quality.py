@@ -73,7 +73,7 @@ class AnsweringModel:
         try:
             found._complete("What is 1 + 1?", Answered)
         except FAILURES as error:
-            sys.exit(f"{model} at {url} does not answer: {error}. Check URL, --answer-model and OPENAI_API_KEY")
+            sys.exit(f"{model} at {url} does not answer ({error}): check URL, --answer-model and OPENAI_API_KEY")
         return found
 
     def answer_all(self, asked: Sequence[tuple[Question, Sequence[tuple[Turn, str]]]]) -> list[Outcome]:

@@ -36,7 +36,7 @@ import numpy.typing as npt
 from scipy.stats import mannwhitneyu
 
 from benchmarks import kinds
-from benchmarks.command_line import write_json
+from benchmarks.command_line import reported_errors, write_json
 from benchmarks.conversation_events import embedder_arguments, embedder_settings
 from benchmarks.fit_weights import KIND_OF
 from benchmarks.stores import SIZES, Floats, StoreQuery, ask_stores
@@ -277,6 +277,7 @@ def source_of(tables: Mapping[str, Table]) -> str:
     return source
 
 
+@reported_errors()
 def main() -> None:
     parser = embedder_arguments(__doc__)
     parser.add_argument("--words", action="store_true", help="without the question's vector")

@@ -12,16 +12,14 @@ skip a memory that does not fit. For all, the texts alone are counted, without a
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import orjson
-
 from benchmarks import kinds
 from benchmarks.baselines import BASELINES, Remembering
+from benchmarks.command_line import names_of, reported_errors, token_limits, write_json
 from benchmarks.conversation_events import FlowStore, embedder_arguments, embedder_settings
-from benchmarks.locomo import Conversation, MissingDataError
+from benchmarks.locomo import Conversation
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.model_embedders import load_tiktoken
 from recallflow.embedder import token_counter
@@ -78,20 +76,18 @@ def measure(conversations: Sequence[Conversation], filled: Sequence[Sequence[Fil
     return dict(zip(MEASURES, map(fmean, zip(*rows, strict=True)), strict=True))
 
 
+@reported_errors()
 def main(argv: Sequence[str] | None = None) -> None:
     parser = embedder_arguments(__doc__)
-    parser.add_argument("--kinds", default=",".join(kinds.KINDS))
-    parser.add_argument("--tokens", default="500,1000,2000")
+    parser.add_argument("--kinds", type=names_of(kinds.KINDS), default=kinds.KINDS)
+    parser.add_argument("--tokens", type=token_limits, default=[500, 1000, 2000])
     parser.add_argument("--k", type=int, default=K_MAX, help="memories of the answer")
     parser.add_argument("--no-mem0", action="store_true", help="leave mem0 out")
     parser.add_argument("--quick", action="store_true", help="one conversation of two kinds, 1,000 tokens, no mem0")
     chosen = parser.parse_args(argv)
     if chosen.quick:
-        chosen.kinds, chosen.tokens = "locomo,assistant", "1000"
-    try:
-        settings, every_kind = embedder_settings(chosen), {one: kinds.load(one) for one in chosen.kinds.split(",")}
-    except MissingDataError as error:
-        sys.exit(str(error))
+        chosen.kinds, chosen.tokens = ("locomo", "assistant"), [1000]
+    settings, every_kind = embedder_settings(chosen), {one: kinds.load(one) for one in chosen.kinds}
     figures = dict[str, Any]()
     embedder = load_embedder(settings.embedder, settings.model_path)
     counter, loaded = token_counter(load_tiktoken(), embedder), Remembering(embedder)
@@ -113,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 ranked += [retriever.search(question.text, RANKED) for question in conversation.questions]
         store = FlowStore(settings, conversations)
         texts = [{turn.id: turn.content for turn in one.turns} for one in conversations]
-        for tokens in map(int, chosen.tokens.split(",")):
+        for tokens in chosen.tokens:
             filled = {"recallflow": contexts(store, tokens, count, chosen.k)}
             for name, ranked_by in rankings.items():
                 filled[name] = [
@@ -127,8 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     " / ".join(f"{value:.3f}" for value in found.values()),
                     flush=True,
                 )
-    if chosen.json:
-        Path(chosen.json).write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+    write_json(figures, chosen.json)
 
 
 if __name__ == "__main__":

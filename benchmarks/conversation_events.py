@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import orjson
 
+from benchmarks.command_line import output_file
 from benchmarks.locomo import DEPTHS, BenchmarkError, Conversation, shared
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
@@ -33,7 +34,7 @@ def embedder_arguments(about: str | None, *more: str) -> argparse.ArgumentParser
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--embedder", choices=(*EMBEDDERS, *more), default="hash")
     parser.add_argument("--model-path", type=Path, metavar="DIR")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=output_file, metavar="FILE")
     return parser
 
 

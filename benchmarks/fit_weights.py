@@ -8,7 +8,6 @@ Figures that count are the left-out ones: each conversation is ranked with weigh
 and each kind of chat with weights fitted to the other kinds of its set. The weights printed are fitted to all.
 """
 
-import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -16,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks import kinds
-from benchmarks.command_line import write_json
+from benchmarks.command_line import names_of, reported_errors, write_json
 from benchmarks.conversation_events import embedder_arguments, embedder_settings
 from benchmarks.examples import Examples, examples
-from benchmarks.locomo import MissingDataError
 from benchmarks.softmax import Sample, Weights, fit, judged, means, sampled
 from recallflow.embedder import Kind
 from recallflow.operators.recall.weights import WEIGHTS, Chat
@@ -103,15 +101,15 @@ def figures(chat: Chat, every: Sequence[Examples], in_use: Mapping[str, float], 
     return found
 
 
-def main() -> None:
+@reported_errors()
+def main(argv: Sequence[str] | None = None) -> None:
     parser = embedder_arguments(__doc__)
-    parser.add_argument("--kinds", default=",".join(kinds.KINDS), help="kinds of chat, by commas (default: all)")
+    parser.add_argument(
+        "--kinds", type=names_of(kinds.KINDS), default=kinds.KINDS, help="kinds of chat, by commas (default: all)"
+    )
     parser.add_argument("--ablate", action="store_true", help="also fit without each column")
-    chosen = parser.parse_args()
-    try:
-        settings, loaded = embedder_settings(chosen), {kind: kinds.load(kind) for kind in chosen.kinds.split(",")}
-    except MissingDataError as error:
-        sys.exit(str(error))
+    chosen = parser.parse_args(argv)
+    settings, loaded = embedder_settings(chosen), {kind: kinds.load(kind) for kind in chosen.kinds}
     measured = dict[str, Any]()
     everything = [one for kind, of in loaded.items() for one in examples(settings, kind, of)]
     for chat, weights in WEIGHTS[KIND_OF[chosen.embedder]].items():

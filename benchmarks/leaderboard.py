@@ -31,11 +31,12 @@ import orjson
 from benchmarks import budget, kinds
 from benchmarks.answer_quality import AnsweringModel
 from benchmarks.baselines import BASELINES, Baseline, Remembering, Retriever
+from benchmarks.command_line import names_of, reported_errors, token_limits
 from benchmarks.conversation_events import EMBEDDERS, FlowStore, answers, model_path
 from benchmarks.data_formats import READERS, load
 from benchmarks.frameworks import FRAMEWORKS
 from benchmarks.leaderboard_page import MEASURE, SHOWN, TOP, page, plot, publish, summarise
-from benchmarks.locomo import Conversation, DataFormatError, MissingDataError, Turn, measure
+from benchmarks.locomo import Conversation, MissingDataError, Turn, measure
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.model_embedders import load_tiktoken
 from recallflow.embedder import Estimate, TokenCounter
@@ -286,11 +287,13 @@ def data_sets(chosen: argparse.Namespace) -> dict[str, list[Conversation]]:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line. Anything that would fail later is a usage error."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", type=_names, help=f"development data, by commas (default: {','.join(KINDS)})")
+    parser.add_argument(
+        "--kinds", type=names_of(kinds.KINDS), help=f"development data, by commas (default: {','.join(KINDS)})"
+    )
     parser.add_argument("--data", action="append", default=[], metavar="FORMAT=FILE", help=f"of {', '.join(READERS)}")
-    parser.add_argument("--systems", type=lambda text: _names(text.lower()), help="parts of names, by commas")
+    parser.add_argument("--systems", type=lambda text: text.lower().split(","), help="parts of names, by commas")
     parser.add_argument("--vectors", choices=EMBEDDERS, help="model of the other systems (default: minilm)")
-    parser.add_argument("--budgets", type=lambda text: [*map(int, text.split(","))], default=[500, 1000, 2000])
+    parser.add_argument("--budgets", type=token_limits, default=[500, 1000, 2000])
     parser.add_argument("--answer-with", metavar="URL", help="base URL of a model service with OpenAI's protocol")
     parser.add_argument("--answer-model", metavar="NAME", default="gpt-4o-mini", help="(default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("build/leaderboard"))
@@ -301,32 +304,33 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     chosen.kinds = chosen.kinds or (("locomo", "everyday") if chosen.quick else KINDS)
     chosen.vectors = chosen.vectors or ("hash" if chosen.quick else "minilm")
     chosen.data = [(form, Path(path)) for form, _, path in (given.partition("=") for given in chosen.data)]
-    names = [name.lower() for name in systems(chosen.vectors)]
-    problems = {
-        "--kinds: unknown": [kind for kind in chosen.kinds if kind not in kinds.KINDS],
-        "--systems: in no name of a system:": [
+    names, stems = [name.lower() for name in systems(chosen.vectors)], [path.stem for _, path in chosen.data]
+    result = chosen.out / "leaderboard.json"
+    problems: dict[str, Sequence[object]] = {
+        f"--systems: name parts of {', '.join(names)}, not": [
             part for part in chosen.systems or () if not any(part in name for name in names)
         ],
-        "--data: unknown format": [form for form, _ in chosen.data if form not in READERS],
-        "--data: no such file:": [path for _, path in chosen.data if str(path) == "." or not path.exists()],
-        "--data: more than one file of the name": [
-            path.stem for _, path in chosen.data if [one.stem for _, one in chosen.data].count(path.stem) > 1
+        f"--data: choose a format from {', '.join(READERS)}, not": [
+            form for form, _ in chosen.data if form not in READERS
         ],
-        "--budgets: not above 0:": [limit for limit in chosen.budgets if limit <= 0],
-        "--publish: no result of a run:": [
-            path for path in (chosen.out / "leaderboard.json",) if chosen.publish and not path.exists()
+        "--data: name an existing FILE after FORMAT=, not": [
+            path for _, path in chosen.data if str(path) == "." or not path.exists()
         ],
-    }  # fmt: skip
+        "--data: rename one of the files of the name": [stem for stem in stems if stems.count(stem) > 1],
+        "--out: name a folder, not the file": [chosen.out] * chosen.out.is_file(),
+        "--publish: run without it first, which writes": [result] * (chosen.publish and not result.exists()),
+        "--publish: install": ["matplotlib"] * (chosen.publish and not _version("matplotlib")),
+        "--left-out: write it first by `fit_weights --embedder meaning --json FILE`:": [
+            path for path in (chosen.left_out,) if path and not path.is_file()
+        ],
+    }
     for problem, values in problems.items():
         if values:
             parser.error(f"{problem} {', '.join(map(str, values))}")
     return chosen
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
-
-
+@reported_errors()
 def main(argv: Sequence[str] | None = None) -> None:
     chosen = _arguments(argv)
     if chosen.publish:
@@ -335,10 +339,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     chosen.model = AnsweringModel.checked(chosen.answer_with, chosen.answer_model) if chosen.answer_with else None
     counter: TokenCounter = load_tiktoken() or Estimate()
     figures, began = environment(chosen, counter.counted_by), time.monotonic()
-    try:
-        found = data_sets(chosen)
-    except DataFormatError as error:
-        sys.exit(str(error))
+    found = data_sets(chosen)
     if not found:
         sys.exit("no data set to run")
     for name, conversations in found.items():

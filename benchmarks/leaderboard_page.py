@@ -14,6 +14,7 @@ import orjson
 from numpy.typing import NDArray
 
 from benchmarks import kinds
+from benchmarks.locomo import DataFormatError
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = Path(__file__).parent / "results" / "leaderboard.json.gz"
@@ -373,13 +374,15 @@ def plot(figures: Mapping[str, Any], path: Path) -> None:
 def publish(result: Path, left_out: Path | None) -> None:
     """Write the pages of the docs, and the result file without the model's answers. `left_out` is the file of
     `fit_weights --json`."""
-    figures = orjson.loads(result.read_bytes())
+    figures = _load(result)
+    if "seconds" not in figures:
+        raise DataFormatError(f"{result}: no data set of this run is complete. Run the leaderboard again")
     for questions in figures["questions"].values():
         for of in (of for one in questions for of in one["systems"].values()):
             for key in [key for key in of if key.startswith("answer in")]:
                 of[key]["answer"] = ""
     if left_out:
-        figures["left out"] = _left_out(orjson.loads(left_out.read_bytes()), figures["data"])
+        figures["left out"] = _left_out(left_out, figures["data"])
     summarise(figures)
     RESULTS.write_bytes(gzip.compress(orjson.dumps(figures, option=orjson.OPT_APPEND_NEWLINE), mtime=0))
     (DOCS / "leaderboard.md").write_text(page(figures))
@@ -388,9 +391,23 @@ def publish(result: Path, left_out: Path | None) -> None:
     path.write_text(comparison(path.read_text(), figures))
 
 
-def _left_out(fitted: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _load(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file. Raise DataFormatError."""
+    try:
+        found = orjson.loads(path.read_bytes())
+    except ValueError as error:
+        raise DataFormatError(f"{path}: {error}. Name a result file") from None
+    if not isinstance(found, dict):
+        raise DataFormatError(f"{path}: no JSON object. Name a result file")
+    return found
+
+
+def _left_out(path: Path, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the figures of left-out conversations and kinds by data set."""
     found: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    fitted = _load(path)
+    if not all(isinstance(chat, dict) and "figures" in chat for chat in fitted.values()):
+        raise DataFormatError(f"{path}: a chat has no figures. Name a file of `fit_weights --json`")
     for chat in fitted.values():
         for label in ("left out", "kind left out"):
             for kind, measures in chat["figures"][label].items():

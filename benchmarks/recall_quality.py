@@ -10,18 +10,18 @@ figures optimistic; `benchmarks.fit_weights` has those of left-out conversations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from benchmarks.baselines import BASELINES, Remembering
-from benchmarks.command_line import write_json
+from benchmarks.command_line import names_of, reported_errors, write_json
 from benchmarks.conversation_events import EMBEDDERS, FlowStore, embedder_arguments, model_path
 from benchmarks.kinds import KINDS, by_session, load, small_stores
 from benchmarks.leaderboard import Answers, ask_baseline, ask_flow
 from benchmarks.leaderboard_page import SHOWN, share, table
-from benchmarks.locomo import Conversation, MissingDataError, score, summarise
+from benchmarks.locomo import Conversation, score, summarise
 from recallflow.connectors.embedders import load_embedder
-from recallflow.errors import EmbedderError
 from recallflow.flows.settings import Settings
+from recallflow.queries import Mode
 
 STORES = ("whole", "session", "small")
 
@@ -77,34 +77,28 @@ def report(runs: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{' / '.join(SHOWN)}\n\n{table(shares)}\n\n{table(seconds)}"
 
 
+@reported_errors()
 def main(argv: Sequence[str] | None = None) -> None:
     parser = embedder_arguments(__doc__, "all")
     parser.set_defaults(embedder="all")
-    parser.add_argument("--kinds", type=_names, default=KINDS)
-    parser.add_argument("--stores", type=_names, default=STORES[:1])
-    parser.add_argument("--modes", type=_names, default=("hybrid", "relevance"))
+    parser.add_argument("--kinds", type=names_of(KINDS), default=KINDS)
+    parser.add_argument("--stores", type=names_of(STORES), default=STORES[:1])
+    parser.add_argument("--modes", type=names_of(get_args(Mode)), default=("hybrid", "relevance"))
     parser.add_argument("--no-mem0", action="store_true", help="leave mem0 out")
     parser.add_argument("--quick", action="store_true", help="the first conversation of each kind, hash, without mem0")
     chosen = parser.parse_args(argv)
     if chosen.quick and chosen.embedder == "all":
         chosen.embedder = "hash"
     names, figures = EMBEDDERS if chosen.embedder == "all" else (chosen.embedder,), dict[str, Any]()
-    try:
-        sets = load_stores(chosen.kinds, chosen.stores, quick=chosen.quick)
-        for name in names:
-            settings = Settings(embedder=name, model_path=model_path(name, chosen.model_path))
-            figures[name] = {
-                kind: run_all(settings, kind, of, chosen.modes, mem0=not (chosen.quick or chosen.no_mem0))
-                for kind, of in sets.items()
-            }
-            print(f"## {name}\n\n{report(figures[name])}", flush=True)
-    except (MissingDataError, EmbedderError) as error:
-        sys.exit(str(error))
+    sets = load_stores(chosen.kinds, chosen.stores, quick=chosen.quick)
+    for name in names:
+        settings = Settings(embedder=name, model_path=model_path(name, chosen.model_path))
+        figures[name] = {
+            kind: run_all(settings, kind, of, chosen.modes, mem0=not (chosen.quick or chosen.no_mem0))
+            for kind, of in sets.items()
+        }
+        print(f"## {name}\n\n{report(figures[name])}", flush=True)
     write_json(figures, chosen.json)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@ import gzip
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from benchmarks import budget, data_formats
 from benchmarks.answer_quality import GIVE_UP, TIMEOUT_S, AnsweringModel
 from benchmarks.frameworks import full_text_options
-from benchmarks.leaderboard import judge, main
+from benchmarks.leaderboard import judge
 from benchmarks.leaderboard_page import DOCS, RESULTS, compare, comparison, page, summarise
 from benchmarks.locomo import Conversation, DataFormatError, Question
 from recallflow.embedder import Estimate
@@ -179,14 +180,17 @@ def test_pages_are_of_the_result_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "command",
     [
-        ["--budgets", "0"], ["--systems", "nosuch"], ["--kinds", "nosuch"], ["--data", "nosuch=README.md"],
-        ["--data", "locomo"], ["--data", "locomo=README.md", "--data", "beam=README.md"],
-        ["--publish", "--out", "nosuch"],
+        "leaderboard --budgets 0", "leaderboard --budgets 500,x", "leaderboard --systems nosuch",
+        "leaderboard --kinds nosuch", "leaderboard --data nosuch=README.md", "leaderboard --data locomo",
+        "leaderboard --data locomo=README.md --data beam=README.md", "leaderboard --publish --out nosuch",
+        "leaderboard --left-out nosuch", "budget --tokens x", "budget --kinds nosuch", "fit_weights --kinds nosuch",
+        "fit_weights --json nosuch/file", "recall_quality --stores nosuch", "recall_quality --modes nosuch",
     ],
 )  # fmt: skip
-def test_unusable_argument_is_a_usage_error(arguments: list[str]) -> None:
+def test_unusable_argument_is_a_usage_error(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module, *arguments = command.split()
     with pytest.raises(SystemExit) as exited:
-        main(arguments)
-    assert exited.value.code == 2
+        import_module(f"benchmarks.{module}").main(arguments)
+    assert (exited.value.code, arguments[0] in capsys.readouterr().err.splitlines()[-1]) == (2, True)
