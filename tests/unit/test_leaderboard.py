@@ -41,8 +41,8 @@ def instance(tmp_path: Path) -> Conversation:
 
 def test_longmemeval_turns_are_in_order_with_evidence(instance: Conversation) -> None:
     assert [turn.session for turn in instance.turns] == ["earlier", "later", "later"]
-    assert instance.questions[0].evidence == {"0:0"}
-    assert instance.questions[0].asked == datetime(2023, 6, 1, 10, tzinfo=UTC)
+    (question,) = instance.questions
+    assert (question.evidence, question.asked) == (frozenset({"0:0"}), datetime(2023, 6, 1, 10, tzinfo=UTC))
     assert instance.turns[0].memory == "[20 May 2023] user: Hello."
 
 
@@ -146,9 +146,7 @@ def test_text_without_spaces_has_an_ngram_index(text: str, tokenizer: str | None
 def test_few_conversations_bound_the_p_value(conversations: int, p: float) -> None:
     groups = [str(number) for number in range(conversations) for _ in range(40)]
     (found,) = compare(np.array([[1.0], [0.0]] * (20 * conversations)), [0.0] * len(groups), groups)
-    assert found["difference"] == 0.5
-    assert found["low"] > 0.3
-    assert found["p, questions"] < 0.01
+    assert (found["difference"], found["low"] > 0.3, found["p, questions"] < 0.01) == (0.5, True, True)
     assert found["p, conversations"] == pytest.approx(p, abs=1e-4)
 
 
