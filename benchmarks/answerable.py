@@ -2,7 +2,7 @@
 `relevance` are as probabilities, and the weights of both.
 
     python -m benchmarks.answerable [--embedder hash|meaning|static|minilm] [--words] [--kinds …]
-        [--talks …] [--json FILE] [--fit]
+        [--chat-classes …] [--json FILE] [--fit]
 
 All questions, to stores of 1 to 1,000 memories, are as `stores.py` says. Each conversation is left out of the fit that
 it is judged by; kinds of chat, sizes, and answerable questions and others count the same. Printed are
@@ -22,8 +22,8 @@ fit to everyday facts alone would learn that a shared word speaks against an ans
 Fit models of English alone (static, minilm) without everyday_languages: their cosines of other languages say nothing,
 and English questions would be judged by the mean of both.
 
-`--fit` writes the weights to relevance_weights.py, in place of those that rest on the same embedder; with `--talks`,
-of these talks alone.
+`--fit` writes the weights to relevance_weights.py, in place of those that rest on the same embedder; with
+`--chat-classes`, of these classes alone.
 """
 
 from collections import Counter
@@ -42,7 +42,7 @@ from benchmarks.fit_weights import KIND_OF
 from benchmarks.stores import SIZES, Floats, StoreQuery, ask_stores
 from recallflow.operators.recall import relevance_weights
 from recallflow.operators.recall.relevance import EVIDENCE, FEATURES, SETTINGS, probability
-from recallflow.operators.recall.relevance_weights import ANSWERABLE, GROUNDS, RELEVANCE, TALKS, Basis, Table, Talk
+from recallflow.operators.recall.relevance_weights import CHAT_CLASSES, WEIGHT_KEYS, Basis, ChatClass, Table
 
 KINDS = (
     "locomo",
@@ -55,7 +55,7 @@ KINDS = (
     "everyday_languages",
 )
 WEIGHTS_FILE = Path(relevance_weights.__file__)
-Fitted = Mapping[Talk, Mapping[str, float]]  # the weight of each term, by talk
+Fitted = Mapping[ChatClass, Mapping[str, float]]  # the weight of each term, by class of chat
 ALL = "all"
 BINS = 10
 DRAWN = 20  # times that labels are drawn
@@ -68,23 +68,23 @@ ENOUGH = 1e-6
 # What the weights are of: a feature, or a feature and a setting.
 OF_RELEVANCE = (
     *FEATURES[1:],
-    *(f"one · {name}" for name in ("words", "rarity", "wordless")),
-    "covered · rarity",
-    "around · rarity",
+    *(f"constant · {name}" for name in ("word_count", "rarity", "no_words")),
+    "coverage · rarity",
+    "window_coverage · rarity",
 )
 OF_ANSWERABLE = (
     *EVIDENCE[1:],
-    *(f"one · {name}" for name in ("several", "words", "rarity", "wordless", "memories", "few")),
-    *(f"{name} · memories" for name in ("covered", "match", "lent", "cosine", "together")),
-    *(f"{name} · few" for name in ("covered", "together")),
-    *(f"{name} · rarity" for name in ("covered", "together", "unheard")),
-    *(f"{name} · several" for name in ("lent", "together")),
-    *(f"{name} · {setting}" for name in ("said", "apart") for setting in ("rarity", "memories")),
+    *(f"constant · {name}" for name in SETTINGS[1:]),
+    *(f"{name} · memory_count" for name in ("coverage", "bm25", "window_token_match", "cosine", "joint_coverage")),
+    *(f"{name} · inverse_count" for name in ("coverage", "joint_coverage")),
+    *(f"{name} · rarity" for name in ("coverage", "joint_coverage", "missing")),
+    *(f"{name} · several_people" for name in ("window_token_match", "joint_coverage")),
+    *(f"{name} · {setting}" for name in ("speaker", "no_overlap") for setting in ("rarity", "memory_count")),
 )
 
 
 class Fit(NamedTuple):
-    """A logistic regression: a weight for `one`, and one for each term."""
+    """A logistic regression: a weight for `constant`, and one for each term."""
 
     bias: float
     weights: Floats
@@ -131,15 +131,15 @@ def chance(likely: Floats, weight: Floats) -> float:
 
 
 class Rows(NamedTuple):
-    """Rows of terms with their labels; (rows,) of what they count, and of their kinds, conversations, talks, the talks
-    of their whole chats, sizes, and whether evidence is withheld."""
+    """Rows of terms with their labels; (rows,) of their weights, kinds, conversations, classes of chat, the classes of
+    their whole chats, sizes, and whether evidence is withheld."""
 
     terms: Floats
     label: npt.NDArray[np.bool_]
     weight: Floats
     kind: npt.NDArray[np.str_]
     conversation: npt.NDArray[np.str_]
-    talk: npt.NDArray[np.str_]
+    chat_class: npt.NDArray[np.str_]
     chat: npt.NDArray[np.str_]
     size: npt.NDArray[np.int64]
     withheld: npt.NDArray[np.bool_]
@@ -148,20 +148,20 @@ class Rows(NamedTuple):
         """Some of them."""
         return self._replace(**{name: column[chosen] for name, column in self._asdict().items()})
 
-    def fit(self, talk: Talk) -> Fit:
-        """Return the regression of the label on the terms for a talk.
+    def fit(self, chat_class: ChatClass) -> Fit:
+        """Return the regression of the label on the terms for a class of chat.
 
-        Stores of one author are notes. Those cut from a larger chat count for its talk as well, which has no others as
+        Stores of one author are notes. Those cut from a larger chat count for its class as well, which has no others as
         small: without them the fit would say anything of stores of two or three memories.
         """
-        some = self.only((self.talk == talk) | (self.chat == talk))
+        some = self.only((self.chat_class == chat_class) | (self.chat == chat_class))
         return fit(some.terms, some.label.astype(np.float64), some.weight)
 
 
 def _terms(names: Sequence[str], figures: Sequence[str], values: Floats, settings: Floats) -> Floats:
     """The terms of each of some memories. `values`: (figures, memories)."""
     parts = (name.partition(" · ") for name in names)
-    return np.array([values[figures.index(one)] * settings[SETTINGS.index(by or "one")] for one, _, by in parts]).T
+    return np.array([values[figures.index(one)] * settings[SETTINGS.index(by or "constant")] for one, _, by in parts]).T
 
 
 def of_answerable(asked: Sequence[StoreQuery]) -> Rows:
@@ -174,11 +174,14 @@ def of_relevance(asked: Sequence[StoreQuery]) -> Rows:
     """A row for each memory shown."""
     parts = [_terms(OF_RELEVANCE, FEATURES, one.figures, one.settings) for one in asked]
     # No setting of a relevance is a store's size: a chat's own stores tell all there is to fit.
-    return _rows(asked, parts, [one.is_evidence for one in asked], [one.talk for one in asked])
+    return _rows(asked, parts, [one.is_evidence for one in asked], [one.chat_class for one in asked])
 
 
 def _rows(
-    asked: Sequence[StoreQuery], terms: Sequence[Floats], labels: Sequence[npt.NDArray[np.bool_]], chats: Sequence[Talk]
+    asked: Sequence[StoreQuery],
+    terms: Sequence[Floats],
+    labels: Sequence[npt.NDArray[np.bool_]],
+    chats: Sequence[ChatClass],
 ) -> Rows:
     """Return the rows of all questions. To the stores of one size of a conversation, answerable questions count as much
     as others; and so do conversations of a kind, and kinds."""
@@ -193,7 +196,7 @@ def _rows(
         np.array([COUNTS / conversations[one.kind] for one in of]) / np.bincount(groups)[groups],
         np.array([one.kind for one in of]),
         np.array([one.conversation for one in of]),
-        np.array([one.talk for one in of]),
+        np.array([one.chat_class for one in of]),
         np.array([chat for chat, rows in zip(chats, terms, strict=True) for _ in rows]),
         np.array([one.size for one in of]),
         np.array([one.withheld for one in of]),
@@ -201,14 +204,14 @@ def _rows(
 
 
 def left_out(rows: Rows) -> Floats:
-    """Each row's probability, by a fit to all other conversations of its talk."""
+    """Each row's probability, by a fit to all other conversations of its class of chat."""
     likely = np.zeros(len(rows.label))
     for conversation in np.unique(rows.conversation):
         tested = rows.conversation == conversation
         others = rows.only(~tested)
-        for talk in np.unique(rows.talk[tested]):
-            these = tested & (rows.talk == talk)
-            likely[these] = others.fit(talk).probability(rows.terms[these])
+        for chat_class in np.unique(rows.chat_class[tested]):
+            these = tested & (rows.chat_class == chat_class)
+            likely[these] = others.fit(chat_class).probability(rows.terms[these])
     return likely
 
 
@@ -244,24 +247,24 @@ def report_below_even(rows: Rows, likely: Floats) -> dict[str, dict[str, float]]
     return found
 
 
-def weights(rows: Rows, names: Sequence[str], talks: Sequence[Talk]) -> Fitted:
-    """Return the weights of the fit to all conversations, by talk."""
+def weights(rows: Rows, names: Sequence[str], chat_classes: Sequence[ChatClass]) -> Fitted:
+    """Return the weights of the fit to all conversations, by class of chat."""
     found = {}
-    for talk in talks:
-        if (rows.talk == talk).any():
-            one = rows.fit(talk)
-            fitted = zip(("one", *names), (one.bias, *one.weights.tolist()), strict=True)
-            found[talk] = {name: round(weight, 2) for name, weight in fitted}
+    for chat_class in chat_classes:
+        if (rows.chat_class == chat_class).any():
+            one = rows.fit(chat_class)
+            fitted = zip(("constant", *names), (one.bias, *one.weights.tolist()), strict=True)
+            found[chat_class] = {name: round(weight, 2) for name, weight in fitted}
     return found
 
 
 def renewed(table: Table, basis: Basis, fitted: Fitted, terms: Sequence[str]) -> Table:
-    """Return the table with these terms alone, and the fitted weights in place of those of the same basis and talk."""
-    none = (0.0,) * len(GROUNDS)
+    """Return the table with these terms alone, and the fitted weights in place of those of the same basis and class."""
+    none = (0.0,) * len(WEIGHT_KEYS)
     return {
         term: tuple(
-            fitted[talk][term] if of == basis and talk in fitted else known
-            for (of, talk), known in zip(GROUNDS, table.get(term, none), strict=True)
+            fitted[chat_class][term] if of == basis and chat_class in fitted else known
+            for (of, chat_class), known in zip(WEIGHT_KEYS, table.get(term, none), strict=True)
         )
         for term in terms
     }
@@ -282,7 +285,9 @@ def main() -> None:
     parser = embedder_arguments(__doc__)
     parser.add_argument("--words", action="store_true", help="without the question's vector")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--talks", nargs="+", choices=TALKS, default=TALKS, help="the talks whose weights are fitted")
+    parser.add_argument(
+        "--chat-classes", nargs="+", choices=CHAT_CLASSES, default=CHAT_CLASSES, help="whose weights are fitted"
+    )
     parser.add_argument("--fit", action="store_true", help=f"write the weights to {WEIGHTS_FILE.name}")
     chosen = parser.parse_args()
     settings = embedder_settings(chosen)
@@ -291,16 +296,16 @@ def main() -> None:
     figures: dict[str, object] = {}
     tables: dict[str, Table] = {}
     for name, rows, terms, table in (
-        ("relevance", of_relevance(asked), OF_RELEVANCE, RELEVANCE),
-        ("answerable", of_answerable(asked), OF_ANSWERABLE, ANSWERABLE),
+        ("relevance", of_relevance(asked), OF_RELEVANCE, relevance_weights.RELEVANCE),
+        ("answerable", of_answerable(asked), OF_ANSWERABLE, relevance_weights.ANSWERABLE),
     ):
         print(f"{name}: AUC, error, and that of chance, by stores' size")
         likely = left_out(rows)
         figures[name] = report(rows, likely)
         if name == "answerable":
             figures["answerable below 0.5"] = report_below_even(rows, likely)
-        fitted = figures[f"{name} weights"] = weights(rows, terms, chosen.talks)
-        tables[name.upper()] = renewed(table, basis, fitted, ("one", *terms))
+        fitted = figures[f"{name} weights"] = weights(rows, terms, chosen.chat_classes)
+        tables[name.upper()] = renewed(table, basis, fitted, ("constant", *terms))
     if chosen.fit:
         WEIGHTS_FILE.write_text(source_of(tables))
     write_json(figures, chosen.json)

@@ -24,8 +24,8 @@ from recallflow.flows.settings import Settings
 from recallflow.operators.recall import columns
 from recallflow.operators.recall.pipeline import participants, vocabulary
 from recallflow.operators.recall.question import analyse_question
-from recallflow.operators.recall.relevance import NEAREST, Judge, talk_of
-from recallflow.operators.recall.relevance_weights import Basis, Talk
+from recallflow.operators.recall.relevance import NEAREST, Judge, chat_class_of
+from recallflow.operators.recall.relevance_weights import Basis, ChatClass
 from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, WEIGHTS, weights_of
 from recallflow.owner import Owner, state_partition
 from recallflow.state import keys
@@ -43,15 +43,15 @@ Floats = npt.NDArray[np.float64]
 class StoreQuery(NamedTuple):
     """One question to one store.
 
-    `talk`: of the store; `chat`: of the whole conversation. `answerable`: the store answers it. `withheld`: the
+    `chat_class`: of the store; `chat`: of the whole conversation. `answerable`: the store answers it. `withheld`: the
     memories that would answer it are left out. `figures`: (figures, memories) of the first ones,
     `is_evidence`: (memories,); `evidence` and `settings` as in `Judge`.
     """
 
     kind: str
     conversation: str
-    talk: Talk
-    chat: Talk
+    chat_class: ChatClass
+    chat: ChatClass
     size: int
     answerable: bool
     withheld: bool
@@ -112,8 +112,8 @@ def ask_stores(
                     yield StoreQuery(
                         kind=kind,
                         conversation=conversation.id,
-                        talk=judge.ground[1],
-                        chat=talk_of(memories.whole, question),
+                        chat_class=judge.weight_key[1],
+                        chat=chat_class_of(memories.whole, question),
                         size=size,
                         answerable=asked.answerable,
                         withheld=asked.withheld,

@@ -19,7 +19,7 @@ from recallflow.operators.recall.filters import superseded, valid
 from recallflow.operators.recall.model_calls import ModelResults
 from recallflow.operators.recall.moment import Moment, graph_at
 from recallflow.operators.recall.ranking_input import Ranking, RankingInput, query_warnings
-from recallflow.operators.recall.relevance import Judged
+from recallflow.operators.recall.relevance import Judgement
 from recallflow.operators.recall.stages import (
     NO_COLUMNS,
     CategorySummaries,
@@ -56,7 +56,7 @@ Rows = Sequence[MemoryRow | None]
 ResponseAndEffects = tuple[Response, Effects | None]  # without effects if the query is about a past moment
 
 
-def ranking_warnings(inputs: RankingInput, ranking: Ranking, rows: Rows, judged: Judged, count: int) -> list[Warn]:
+def ranking_warnings(inputs: RankingInput, ranking: Ranking, rows: Rows, judged: Judgement, count: int) -> list[Warn]:
     """Return warnings about missing memories, question words or graph, future event times, unreadable rows, and
     memories that are most likely irrelevant. `count` is the number of memories in the answer."""
     conversation, tuning = inputs.index.conversation, inputs.tuning

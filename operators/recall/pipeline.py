@@ -236,7 +236,7 @@ def _expand(run: QueryRun, ranked: Ranked) -> Expanded:
     if query.strategy == "hybrid_graph":
         no_time = "graph" in run.dropped
         applied, added = ranked.graph.expand(positions, query.traversal_depth, no_time=no_time, is_late=is_late)
-        found = ranked.judged.judge.at(added)
+        found = ranked.judged.judge.relevance_at(added)
         if query.min_relevance is not None:
             enough = found >= query.min_relevance
             applied, added, found = applied.only(enough.tolist()), added[enough], found[enough]

@@ -15,7 +15,7 @@ from recallflow.operators.recall.columns import Columns, compute, fact_columns
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.ranking import CANDIDATES, rank
 from recallflow.operators.recall.ranking_input import NO_SEQS, Ranking, RankingInput
-from recallflow.operators.recall.relevance import NEAREST, Judge, Judged
+from recallflow.operators.recall.relevance import NEAREST, Judge, Judgement
 from recallflow.operators.recall.relevance_weights import Basis
 from recallflow.operators.recall.shared import QuestionVector, Shared
 from recallflow.operators.recall.stages import NO_FURTHER, FurtherMemories, QueryRun, Ranked, Signal
@@ -184,7 +184,7 @@ def _input(run: QueryRun, permitted: Positions, signal: Signal, count: int) -> t
         semantic=semantic,
         allowed=permitted,
         tuning=replace(run.tuning, k=count) if count > run.tuning.k else run.tuning,
-        relevance=judge.at,
+        relevance=judge.relevance_at,
         vector=signal.vector,
         proximity=_proximity(run, graph),
         relationship=_relationship(run, graph),
@@ -257,18 +257,18 @@ def _statements(run: QueryRun, question: str, slots: list[int]) -> tuple[Stateme
     return asked, [cached[slot] for slot in slots]
 
 
-def _judged(judge: Judge, inputs: RankingInput, ranking: Ranking) -> Judged:
+def _judged(judge: Judge, inputs: RankingInput, ranking: Ranking) -> Judgement:
     """Return the relevance of the ranked memories, and the probability that the permitted ones hold an answer."""
     if inputs.tuning.mode == "recency":
-        return Judged(judge, None, judge.at(ranking.positions))
+        return Judgement(judge, None, judge.relevance_at(ranking.positions))
     if not len(inputs.allowed):
-        return Judged(judge, 0.0, np.zeros(0))
+        return Judgement(judge, 0.0, np.zeros(0))
     positions = inputs.best(NEAREST)
     features = judge.features(np.concatenate([positions, ranking.positions]))
     nearest = features.only(slice(len(positions)))
     relevance = judge.relevance(features)
     answerable = judge.answerable(nearest, highest=float(relevance[: len(positions)].max()))
-    return Judged(judge, answerable, relevance[len(positions) :], judge.is_unanswerable(nearest, answerable))
+    return Judgement(judge, answerable, relevance[len(positions) :], judge.is_unanswerable(nearest, answerable))
 
 
 def _proximity(run: QueryRun, graph: QueryGraph) -> Column | None:

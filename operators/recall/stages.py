@@ -23,7 +23,7 @@ from recallflow.operators.recall.model_calls import ModelKind, ModelResults
 from recallflow.operators.recall.moment import Moment, graph_at, index_at
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.ranking_input import Ranking, RankingInput, Tuning
-from recallflow.operators.recall.relevance import Judged
+from recallflow.operators.recall.relevance import Judgement
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.updates import Replacement
 from recallflow.queries import Recall
@@ -143,7 +143,7 @@ class Ranked(NamedTuple):
     inputs: RankingInput
     ranking: Ranking
     graph: QueryGraph  # the graph as this query uses it
-    judged: Judged  # the relevance of the ranked memories
+    judged: Judgement  # the relevance of the ranked memories
     updates: Mapping[int, Replacement]  # which memory updates which, by position
     further: FurtherMemories  # ranked memories beyond the answer, if the query wants a context
 

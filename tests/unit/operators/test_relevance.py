@@ -11,7 +11,7 @@ from recallflow.embedder import NO_FLOATS, TextVectors
 from recallflow.operators.recall.columns import compute
 from recallflow.operators.recall.question import analyse_question
 from recallflow.operators.recall.relevance import EVIDENCE, SETTINGS, Judge, rarity
-from recallflow.operators.recall.relevance_weights import ANSWERABLE, BASES, GROUNDS, RELEVANCE, Basis
+from recallflow.operators.recall.relevance_weights import ANSWERABLE, BASES, RELEVANCE, WEIGHT_KEYS, Basis
 from recallflow.operators.recall.weights import WEIGHTS
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Vectors
@@ -51,14 +51,14 @@ def test_figures_by_hand() -> None:
     # "bike" and "tour" are worth 6 nats each; neither is held beside a first time.
     index = indexed([(0, "bike"), (0, "x"), (0, "tour y"), (0, "x"), (1, "x")])
     found = judge(index, "Bike tour?").features(np.arange(5))
-    np.testing.assert_allclose(found.of("covered"), [0.5, 0, 0.5, 0, 0])
-    np.testing.assert_allclose(found.of("around"), [1, 1, 1, 0.5, 0])
+    np.testing.assert_allclose(found.of("coverage"), [0.5, 0, 0.5, 0, 0])
+    np.testing.assert_allclose(found.of("window_coverage"), [1, 1, 1, 0.5, 0])
     # Of one word, a 30th of the mean length: 0.5·2.2/(1 + 1.2·(0.25 + 0.75/30)) = 0.5·2.2/1.33
-    np.testing.assert_allclose(found.of("match"), [0.5 * 2.2 / 1.33, 0, 0.5 * 2.2 / 1.36, 0, 0], rtol=1e-6)
-    assert not found.of("alike").any()  # there are no tokens
+    np.testing.assert_allclose(found.of("bm25"), [0.5 * 2.2 / 1.33, 0, 0.5 * 2.2 / 1.36, 0, 0], rtol=1e-6)
+    assert not found.of("token_match").any()  # there are no tokens
     np.testing.assert_allclose(found.of("cosine"), np.cos(np.arange(5)), atol=0.01)
     np.testing.assert_allclose(found.of("length"), np.log([2, 2, 3, 2, 2]))
-    assert not found.of("said").any()
+    assert not found.of("speaker").any()
 
 
 def test_answerability_evidence_by_hand() -> None:
@@ -66,14 +66,14 @@ def test_answerability_evidence_by_hand() -> None:
     index = indexed([(0, "bike"), (1, "tour")])
     asked = judge(index, "Bike tour cost?")
     found = dict(zip(EVIDENCE, asked.evidence(asked.features(np.array([1, 0]))), strict=True))
-    assert found["covered"] == pytest.approx(1 / 3)
-    assert found["first covered"] == pytest.approx(1 / 3)
-    assert found["together"] == pytest.approx(2 / 3)
-    assert found["unheard"] == pytest.approx(1 / 3)
-    assert found["apart"] == 0
+    assert found["coverage"] == pytest.approx(1 / 3)
+    assert found["nearest coverage"] == pytest.approx(1 / 3)
+    assert found["joint_coverage"] == pytest.approx(2 / 3)
+    assert found["missing"] == pytest.approx(1 / 3)
+    assert found["no_overlap"] == 0
     settings = dict(zip(SETTINGS, asked.settings, strict=True))
-    of_words = {"one": 1, "several": 0, "words": 0.3, "rarity": 18 / 50, "wordless": 0}
-    assert settings == pytest.approx(of_words | {"memories": math.log(2) / 7, "few": 1 / 2})
+    of_words = {"constant": 1, "several_people": 0, "word_count": 0.3, "rarity": 18 / 50, "no_words": 0}
+    assert settings == pytest.approx(of_words | {"memory_count": math.log(2) / 7, "inverse_count": 1 / 2})
 
 
 def test_a_probability_is_the_logistic_of_the_weighted_sum() -> None:
@@ -81,15 +81,15 @@ def test_a_probability_is_the_logistic_of_the_weighted_sum() -> None:
     asked = judge(index, "Which bike tour?")
     features = asked.features(np.arange(2))
     settings = dict(zip(SETTINGS, asked.settings, strict=True))
-    at = GROUNDS.index(asked.ground)
+    at = WEIGHT_KEYS.index(asked.weight_key)
     logit = np.zeros(2)
     for name, weights in RELEVANCE.items():
         feature, _, setting = name.partition(" · ")
-        logit += weights[at] * features.of(feature) * settings[setting or "one"]
+        logit += weights[at] * features.of(feature) * settings[setting or "constant"]
     np.testing.assert_allclose(asked.relevance(features), 1 / (1 + np.exp(-logit)))
     evidence = dict(zip(EVIDENCE, asked.evidence(features), strict=True))
     parts = [(weights[at], name.partition(" · ")) for name, weights in ANSWERABLE.items()]
-    total = sum(weight * evidence[feature] * settings[setting or "one"] for weight, (feature, _, setting) in parts)
+    total = sum(weight * evidence[feature] * settings[setting or "constant"] for weight, (feature, _, setting) in parts)
     by_itself = 1 / (1 + math.exp(-total))
     assert asked.answerable(features, highest=by_itself) == pytest.approx(by_itself)
     assert asked.answerable(features, highest=1.0) == 1.0
@@ -103,10 +103,10 @@ def test_notes_assistants_and_caseless_scripts_have_own_weights() -> None:
         [make_entry(n, session_id="s", role=role, author=role) for n, role in enumerate(["user", "assistant"])], {}
     )
     notes.add([make_entry(0, role="user", author="user")], {})
-    assert judge(people, "tea?").ground == ("spelling", "people")
-    assert judge(both, "tea?", "words").ground == ("words", "assistant")
-    assert judge(notes, "tea?").ground == ("spelling", "notes")
-    assert [judge(one, "妹妹对什么过敏?").ground[1] for one in (both, notes)] == ["unspaced", "unspaced"]
+    assert judge(people, "tea?").weight_key == ("spelling", "people")
+    assert judge(both, "tea?", "words").weight_key == ("words", "assistant")
+    assert judge(notes, "tea?").weight_key == ("spelling", "notes")
+    assert [judge(one, "妹妹对什么过敏?").weight_key[1] for one in (both, notes)] == ["unspaced", "unspaced"]
 
 
 @pytest.mark.parametrize("basis", BASES)
