@@ -51,7 +51,7 @@ def find_delivered(
     last: dict[str, int] = defaultdict(lambda: -1)
     with TopicReader(options, TAIL, new_consumer=new_consumer) as reader:
         spans = reader.spans((topic,))
-        firsts = reader.firsts(spans).items()
+        firsts = reader.first_records(spans).items()
         ranges = {f"{topic}:{number}": _InputRange(*spans[topic, number], time_ms(one)) for (_, number), one in firsts}
         begin_ms = min((one.first_ms for one in ranges.values()), default=0)
         for (output, number), (_, high) in reader.spans(outputs).items() if ranges else ():
@@ -134,7 +134,7 @@ def since_first_record(reader: TopicReader, tails: TopicOffsets, added: Collecti
     """Return the tails, lowered to the time of the first record in an added partition. Outputs of its records, and its
     forwarded misrouted records, are later."""
     spans = {part: reader.span(*part) for part in added}
-    times_ms = [time_ms(first) for first in reader.firsts(spans).values()]
+    times_ms = [time_ms(first) for first in reader.first_records(spans).values()]
     if not times_ms:
         return tails
     return {

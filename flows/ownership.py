@@ -246,7 +246,7 @@ class Ownership:
         count the records from there on, which give no outputs again, so that verdicts do not depend on a handover."""
         since_ms = at.since_ms
         if first < at.next_offset:  # records from `first` on are read again
-            found = reader.firsts({(topic, number): (first, high)})
+            found = reader.first_records({(topic, number): (first, high)})
             since_ms = max(map(append_ms, found.values()), default=0)
         return first if since_ms == 0 else min(first, reader.offset_at(topic, number, since_ms // 1000 * 1000))
 

@@ -156,7 +156,7 @@ def committed_partition_count(reader: TopicReader, topic: str, count: int) -> in
 
 def _check_memories(reader: TopicReader, topic: str) -> None:
     """Raise UsageError if the memory topic begins with queries: their answers would all be sent a second time."""
-    values = [first.value() or b"" for first in reader.firsts(reader.spans((topic,))).values()]
+    values = [first.value() or b"" for first in reader.first_records(reader.spans((topic,))).values()]
     if values and all(map(is_query, values)):
         raise UsageError(
             f"{topic} begins with queries in each partition, and is given as --memory-topic: give the topic of memory "

@@ -331,7 +331,7 @@ class EndOffsetReader:
     def __call__(self, partitions: Collection[int]) -> dict[int, int]:
         """Return partition → end offset of committed records. Return nothing if the brokers do not report them."""
         try:
-            found = self._reader.first_offsets([TopicPartition(self._topic, one, OFFSET_END) for one in partitions])
+            found = self._reader.offsets_for_times([TopicPartition(self._topic, one, OFFSET_END) for one in partitions])
         except SourceError as error:
             _log.warning("%s: end offsets are unknown (%s): queries do not wait for newer events", self._topic, error)
             return {}

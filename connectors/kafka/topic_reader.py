@@ -1,4 +1,4 @@
-"""Topics: their partitions, their first and end offsets, and the records between."""
+"""Reading of topics: their partitions, offsets and records."""
 
 import logging
 import threading
@@ -18,16 +18,16 @@ from recallflow.kafka_clients import ClientErrors, is_retriable, remedy_of
 from recallflow.kafka_options import KafkaOptions
 from recallflow.process import TimeLimit
 
-GIVE_UP_S = 10.0
-REQUEST_TIMEOUT_S = 2.0  # timeout of one request, after which refused access is detected
-TRY_AGAIN_S = 0.1
+GIVE_UP_S = 10.0  # time limit of a request and its retries
+REQUEST_TIMEOUT_S = 2.0  # timeout of one attempt, after which refused access is detected
+TRY_AGAIN_S = 0.1  # pause before a retry
 POLL_S = 0.5
-READ_MANY = 1_000
+READ_MAX = 1_000  # records of one `read_many`
 # Our own outputs are in no transaction; an open transaction of another producer must not hide them.
 UNCOMMITTED = {"isolation.level": "read_uncommitted"}
 # At the end of a partition the broker delays its answer by up to half a second, and a start reads many partitions.
 TAIL = {"fetch.wait.max.ms": 10, **UNCOMMITTED}
-NewConsumer = Callable[..., Any]  # of a configuration: confluent_kafka.Consumer, whose stubs are vague
+NewConsumer = Callable[..., Any]  # configuration → confluent_kafka.Consumer, whose stubs are vague
 
 _log = logging.getLogger(__name__)
 
@@ -41,17 +41,17 @@ class TopicReader(AbstractContextManager["TopicReader"]):
         options: KafkaOptions,
         consumer_options: Mapping[str, object] | None = None,  # further options of librdkafka
         *,
-        give_up_s: float | None = None,  # time limit of a request
+        give_up_s: float | None = None,  # time limit of a request and its retries
         new_consumer: NewConsumer = Consumer,
         stopping: threading.Event | None = None,  # event that ends retries
-        decodes: bool = False,  # whether records of the schema registry are decoded, for readers of contents
+        decodes: bool = False,  # whether to decode records with registered schemas
     ) -> None:
         self._options = options
         self._give_up_s = GIVE_UP_S if give_up_s is None else give_up_s
         self._stopping = stopping or threading.Event()
         self.client_errors = ClientErrors()
-        to_the_end = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "error_cb": self.client_errors}
-        self.consumer: Any = new_consumer(options.consumer() | to_the_end | dict(consumer_options or {}))
+        fixed_options = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "error_cb": self.client_errors}
+        self.consumer: Any = new_consumer(options.consumer() | fixed_options | dict(consumer_options or {}))
         self.ends: dict[int, int] = {}  # partition → its end offset, once reached
         self.ended: set[tuple[str, int]] = set()  # partitions that were read to their end
         self._registry = options.registry if decodes else None
@@ -73,30 +73,30 @@ class TopicReader(AbstractContextManager["TopicReader"]):
         return found
 
     def existing(self, topics: Sequence[str]) -> dict[str, list[int]]:
-        """Return topic → partition numbers, of those of the topics that exist."""
+        """Return topic → partition numbers, for those topics that exist."""
         found = self.ask(lambda: self._list(topics))
         existing = (topic for topic in topics if topic in found and found[topic].error is None)
         return {topic: sorted(found[topic].partitions) for topic in existing}
 
     def span(self, topic: str, number: int) -> tuple[int, int]:
-        """Return the first offset and the end offset of a partition; with UNCOMMITTED, the end of all records."""
+        """Return the first offset of a partition, and its last stable offset; with UNCOMMITTED, its high watermark."""
         part = TopicPartition(topic, number)
         span: tuple[int, int] = self.ask(lambda: self.consumer.get_watermark_offsets(part, timeout=REQUEST_TIMEOUT_S))
         return span
 
     def spans(self, topics: Sequence[str]) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return (topic, partition) → first offset and end, of every partition of the topics."""
+        """Return (topic, partition) → `span`, for every partition of the topics."""
         found = self.partitions(topics)
         return {(topic, number): self.span(topic, number) for topic, numbers in found.items() for number in numbers}
 
     def offset_at(self, topic: str, number: int, at_ms: int) -> int:
         """Return the first offset of a partition at or after a time; its end if there is none."""
-        (found,) = self.first_offsets([TopicPartition(topic, number, at_ms)])
+        (found,) = self.offsets_for_times([TopicPartition(topic, number, at_ms)])
         return self.span(topic, number)[1] if found.offset < 0 else int(found.offset)
 
-    def first_offsets(self, times: list[TopicPartition]) -> list[TopicPartition]:
-        """Return each partition's first offset at or after the time in its `offset`; -1 if there is none. The time
-        OFFSET_END gives the end of a partition: of committed records, or with UNCOMMITTED of all."""
+    def offsets_for_times(self, times: list[TopicPartition]) -> list[TopicPartition]:
+        """Return each partition's first offset at or after the time in its `offset`; -1 if there is none. For the time
+        OFFSET_END, return its last stable offset; with UNCOMMITTED, its high watermark."""
 
         def request() -> list[TopicPartition]:
             timeout_s = min(REQUEST_TIMEOUT_S, self._give_up_s)
@@ -107,8 +107,8 @@ class TopicReader(AbstractContextManager["TopicReader"]):
 
         return self.ask(request)  # type: ignore[no-any-return]
 
-    def firsts(self, spans: Mapping[tuple[str, int], tuple[int, int]]) -> dict[tuple[str, int], Any]:
-        """Return (topic, partition) → first record, of the partitions that have one."""
+    def first_records(self, spans: Mapping[tuple[str, int], tuple[int, int]]) -> dict[tuple[str, int], Any]:
+        """Return (topic, partition) → first record from the start of its span on, if there is one."""
         filled = {part: low for part, (low, high) in spans.items() if low < high}
         firsts = {part: next(self.read_to_end(*part, low), None) for part, low in filled.items()}
         return {part: first for part, first in firsts.items() if first is not None}
@@ -117,19 +117,19 @@ class TopicReader(AbstractContextManager["TopicReader"]):
         found: str = self.ask(lambda: self.consumer.list_topics(timeout=REQUEST_TIMEOUT_S).cluster_id)
         return found
 
-    def ask(self, question: Callable[[], Any]) -> Any:
-        """Return the answer to a request, with retries."""
+    def ask(self, request: Callable[[], Any]) -> Any:
+        """Return the result of a request. Retry it after retriable errors. Raise SourceError."""
         time_limit = TimeLimit(self._give_up_s)
         while True:
             try:
-                answer = question()
+                answer = request()
             except KafkaException as error:
                 reason = error.args[0]
                 self.consumer.poll(0)  # calls the error callbacks; nothing is assigned yet
                 self.client_errors.check()
-                # A partition is unknown for a moment after a broker's restart.
-                may_pass = is_retriable(reason) or reason.code() == KafkaError._UNKNOWN_PARTITION
-                if not may_pass or time_limit.poll_expired() or self._stopping.is_set():
+                # A restarted broker does not know its partitions for a moment.
+                is_transient = is_retriable(reason) or reason.code() == KafkaError._UNKNOWN_PARTITION
+                if not is_transient or time_limit.poll_expired() or self._stopping.is_set():
                     problem = f"{reason.str()}{self.client_errors.last_reason}"
                     remedy = f"; {known}" if (known := remedy_of(problem, "")) else ""
                     raise SourceError(
@@ -168,15 +168,15 @@ class TopicReader(AbstractContextManager["TopicReader"]):
 
     def read(self, wait_s: float) -> Any:
         """Return the next record of the assigned partitions; None if none comes in time."""
-        message = self._checked(lambda: self.consumer.poll(wait_s))
-        return None if message is None or self._is_event(message) else message
+        message = self._call(lambda: self.consumer.poll(wait_s))
+        return None if message is None or not self._is_record(message) else message
 
     def read_many(self) -> list[Any]:
         """Return available records, possibly none. Add partitions that were read to their end to `ended`."""
-        found = self._checked(lambda: self.consumer.consume(READ_MANY, POLL_S))
-        return [message for message in found if not self._is_event(message)]
+        found = self._call(lambda: self.consumer.consume(READ_MAX, POLL_S))
+        return [message for message in found if self._is_record(message)]
 
-    def _checked(self, call: Callable[[], Any]) -> Any:
+    def _call(self, call: Callable[[], Any]) -> Any:
         try:
             found = call()
         except KafkaException as failed:
@@ -184,12 +184,13 @@ class TopicReader(AbstractContextManager["TopicReader"]):
         self.client_errors.check()
         return found
 
-    def _is_event(self, message: Any) -> bool:
-        """Return whether a message is an event of its partition and no record; note an end. Raise SourceError."""
+    def _is_record(self, message: Any) -> bool:
+        """Return whether a message is a record; if so, decode it. If it is the end of a partition, store the offset.
+        Raise SourceError for permanent errors."""
         if (error := message.error()) is None:
             if self._registry is not None:
                 self._registry.open(message)
-            return False
+            return True
         if error.code() == KafkaError._PARTITION_EOF:
             # No offset of a record shows the end: compaction and transactions leave gaps.
             self.ends[message.partition()] = message.offset()
@@ -198,7 +199,7 @@ class TopicReader(AbstractContextManager["TopicReader"]):
             _log.warning("%s:%s: %s; retrying", message.topic(), message.partition(), error.str())
         else:
             raise SourceError(f"{message.topic()}:{message.partition()}: cannot be read: {error.str()}")
-        return True
+        return False
 
     def _look_up(self, topic: str) -> None:
         """Request a topic's metadata before an assignment, which would delay the first fetch by a second."""
@@ -232,12 +233,12 @@ def current_records(options: KafkaOptions, topic: str, *, decodes: bool = False)
             yield from reader.current_records(topic, number)
 
 
-def answers(options: KafkaOptions, topic: str) -> Iterator[dict[str, Any]]:
-    """Return all current records of a topic, as JSON or text, by partition. Raise SourceError while they are read."""
-    return map(_row, current_records(options, topic, decodes=True))
+def read_responses(options: KafkaOptions, topic: str) -> Iterator[dict[str, Any]]:
+    """Yield all current responses as rows of an export, partition by partition. Raise SourceError."""
+    return map(_response_row, current_records(options, topic, decodes=True))
 
 
-def _row(message: Any) -> dict[str, Any]:
+def _response_row(message: Any) -> dict[str, Any]:
     value = response_json(message.value() or b"")
     try:
         response = orjson.loads(value)

@@ -137,10 +137,10 @@ def run_export(options: argparse.Namespace) -> None:
     if options.answers:
         if "kafka.bootstrap_servers" not in origins:
             raise UsageError("--answers needs --bootstrap-servers HOST:PORT: the answers are in Kafka")
-        from recallflow.connectors.kafka.topic_reader import answers
+        from recallflow.connectors.kafka.topic_reader import read_responses
 
         topic = chosen.topics.responses
-        note(f"{write(answers(chosen.kafka, topic), ANSWERS, form, options.out):,} answers of {topic}")
+        note(f"{write(read_responses(chosen.kafka, topic), ANSWERS, form, options.out):,} answers of {topic}")
         return
     from recallflow.flows.export import export, memory_events
 
