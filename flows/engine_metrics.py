@@ -146,7 +146,7 @@ class OutputCounter:
 
     query_topic: str
     outputs_from: Mapping[str, int]  # `topic:partition` → first offset whose outputs this run sends
-    delivered_before: Mapping[str, Container[int]] = field(default_factory=dict)  # later offsets with earlier outputs
+    done_before: Mapping[str, Container[int]] = field(default_factory=dict)  # later offsets that are done already
     trace_id: Callable[[Position], int] = lambda _: NO_TRACE  # returns the trace of the record at a position
 
     def __post_init__(self) -> None:
@@ -190,7 +190,7 @@ class OutputCounter:
 
     def _is_new(self, source: str, offset: int) -> bool:
         """Return whether this run was the first to read a query. Queries parked in an earlier run are not counted."""
-        return offset >= self.outputs_from.get(source, 0) and offset not in self.delivered_before.get(source, ())
+        return offset >= self.outputs_from.get(source, 0) and offset not in self.done_before.get(source, ())
 
 
 def state_metrics(directory: StateDirectory) -> Iterator[Metric]:

@@ -152,8 +152,8 @@ class MainFlowMember(GroupMember):
         )
         self._join(store)
         self._follow_other_members()
-        outputs_from, delivered_before = self.source.outputs_from, self.source.delivered_before
-        self.output_counter = OutputCounter(self.topics.queries, outputs_from, delivered_before, self.spans.trace_id)
+        outputs_from, done_before = self.source.outputs_from, self.source.done_before
+        self.output_counter = OutputCounter(self.topics.queries, outputs_from, done_before, self.spans.trace_id)
 
     def start(self) -> None:
         super().start()

@@ -114,7 +114,7 @@ class LaneReader:
         return any(lane.has_ready() for lane in self.lanes.values())
 
     def lag(self) -> dict[TopicPart, int]:
-        """Return the number of records before the end of each partition at the last fetch, queued records included."""
+        """Return how many records of each partition the dataflow has yet to receive, as of the last fetch."""
         return {part: max(0, lane.end - lane.reached) + len(lane.queue) for part, lane in self.lanes.items()}
 
     def _run(self) -> None:
@@ -232,7 +232,7 @@ class LaneReader:
             return
         ends = self._memory_ends({lane.number for _, lane in queries})
         for message, lane in queries:
-            if lane.barriers is not None and not lane.was_delivered(message.offset()):
+            if lane.barriers is not None and not lane.was_done(message.offset()):
                 lane.barriers.add(message.offset(), ends.get(lane.number, 0))
 
     def _raise_unless_retriable(self, error: KafkaError, where: str) -> None:

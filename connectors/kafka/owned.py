@@ -108,7 +108,7 @@ class OwnedSource:
         self.progress = RecordCounters()
         self.catch_up, self.stopping = CatchUp(), stopping or threading.Event()
         self.outputs_from: dict[str, int] = {}  # `topic:partition` → first offset whose outputs this run sends
-        self.delivered_before: dict[str, Collection[int]] = {}  # the same → later offsets with earlier outputs
+        self.done_before: dict[str, Collection[int]] = {}  # `topic:partition` → later offsets that are done already
         self._sync_s, self._tails, self._clock_s = sync_s, tails, clock_s
         self._finished, self._closing, self._settle = finished, closing or CloseErrors(), settle
         self._owned: dict[int, _Owned] = {}
@@ -262,7 +262,7 @@ class OwnedSource:
             queries.wait_for_writes(memory, self._clock_s)
         for lane, reader in ((queries, self._scheduler.queries), (memory, self._scheduler.memories)):
             self.outputs_from[lane.source] = lane.outputs_from
-            self.delivered_before[lane.source] = lane.delivered_before
+            self.done_before[lane.source] = lane.done_before
             reader.add(lane)
             reader.start()
         self.catch_up.add(memory.source, memory.next_offset, memory.end)
@@ -306,7 +306,7 @@ def records_of(lane: Lane, limit: int) -> list[Record]:
     while len(records) < limit and lane.delivered_bytes < end_bytes and lane.has_ready():
         message = lane.take()
         unapplied = 0 if lane.barriers is None else lane.barriers.take(message)
-        records.append(record_of(message, silent=lane.was_delivered(message.offset()), unapplied=unapplied))
+        records.append(record_of(message, silent=lane.was_done(message.offset()), unapplied=unapplied))
     return records
 
 

@@ -57,8 +57,8 @@ class PartitionProgress:
 
     `tails` are output offsets: outputs of unfinished records have these or higher ones. An output partition that is
     absent must be searched whole. `at_ms` is the time of `tails` by the writer's clock. `clean`: no output was sent for
-    unfinished records. `deployment` and `partitions` identify the state. `began` is the first offset of
-    the memory log when the deployment began. `generation` counts the owners of the partition."""
+    unfinished records. `deployment` and `partitions` identify the state. `began` is the first offset of the memory log
+    when the deployment began. `generation` counts the owners of the partition."""
 
     memory: LogProgress
     queries: LogProgress
@@ -215,10 +215,10 @@ class Lane:
     number: int
     next_offset: int  # offset of the next record to deliver to the dataflow
     end: int  # last known end offset of the partition
-    outputs_from: int = 0  # first offset whose outputs this run sends, except those of `delivered_before`
+    outputs_from: int = 0  # first offset whose outputs this run sends, except those of `done_before`
     since_ms: int = 0  # append time of the record before the next one
-    delivered_before: frozenset[int] = frozenset()  # delivered by an earlier run, ahead of the log order
-    open: frozenset[int] = frozenset()  # delivered by an earlier run but unfinished: this run sends their outputs
+    done_before: frozenset[int] = frozenset()  # later records of which an earlier run delivered the outputs
+    open: frozenset[int] = frozenset()  # earlier records whose outputs this run sends too
     stop_offset: int | None = None  # records from this offset on are not delivered
     paused: bool = False  # whether reading is paused, because many records are queued
     reached: int = -1  # the offset after the last record read
@@ -247,13 +247,13 @@ class Lane:
             self._pass(message.offset(), append_ms(message))
         return message
 
-    def was_delivered(self, offset: int) -> bool:
-        """Return whether an earlier run delivered a record."""
-        return offset in self.delivered_before or (offset < self.outputs_from and offset not in self.open)
+    def was_done(self, offset: int) -> bool:
+        """Return whether an earlier run delivered the outputs of a record."""
+        return offset in self.done_before or (offset < self.outputs_from and offset not in self.open)
 
     def delivered_ahead(self) -> tuple[int, ...]:
-        """Return the offsets beyond the next one that were delivered ahead of the log order."""
-        ahead = (*self.delivered_before, *self.queue.ahead) if isinstance(self.queue, RoundRobinQueue) else ()
+        """Return the offsets beyond the next one of records that were delivered or done ahead of the log order."""
+        ahead = (*self.done_before, *self.queue.ahead) if isinstance(self.queue, RoundRobinQueue) else ()
         return tuple(sorted({offset for offset in ahead if offset >= self.next_offset}))
 
     def _pass(self, offset: int, appended_ms: int) -> None:
