@@ -74,7 +74,7 @@ class View:
 
     def current(self, memory_id: str) -> rows.MemoryHead | None:
         """Return the head of the memory with an id, also of a forgotten one; None if no memory ever had the id."""
-        return self._hot.current(memory_id)
+        return self._hot.memory_head(memory_id)
 
     def may_change(self, entry: Entry) -> bool:
         """Return whether the sender's credentials include the memory's project."""
@@ -93,7 +93,7 @@ class View:
         return self._projects is None and self.current(memory_id) is not None
 
     def row(self, memory_id: str, version: int) -> MemoryRow:
-        stored = self._partition.get(keys.row(self._hot.key, self._hot.name(memory_id), version))
+        stored = self._partition.get(keys.row(self._hot.key, self._hot.stored_name(memory_id), version))
         if stored is None:
             raise KeyError(f"version {version} of a current memory is missing")
         return MemoryRow.decode(stored)
@@ -106,7 +106,7 @@ class View:
 
     def rows_of(self, entries: Iterable[Entry]) -> list[MemoryRow]:
         """Return the rows of index entries, in one batched read."""
-        name, key = self._hot.name, self._hot.key
+        name, key = self._hot.stored_name, self._hot.key
         stored = self._partition.get_many([keys.row(key, name(one.id), one.version) for one in entries])
         return [MemoryRow.decode(row) for row in stored if row is not None]
 
@@ -176,7 +176,7 @@ class View:
 
     def applied_digest(self, event_id: str) -> str | None:
         """Return the digest of the event that was applied under an id; None if there is none."""
-        stored = self._partition.get(keys.event_id(self._hot.key, self._hot.name(event_id)))
+        stored = self._partition.get(keys.event_id(self._hot.key, self._hot.stored_name(event_id)))
         return stored.decode() if stored else None
 
     def next_seq(self) -> int:
@@ -195,7 +195,7 @@ class View:
     ) -> None:
         """Store a version of a memory as the current one; queries about the past still read the previous version.
         `content_changed`: the text or vector changed. `ended`: the memory is no longer valid."""
-        key, name, effects = self._hot.key, self._hot.name(row.id), self._staged
+        key, name, effects = self._hot.key, self._hot.stored_name(row.id), self._staged
         text_bytes = len(row.content.encode())
         memories, held_bytes, edges = self._counts
         self._counts = rows.OwnerCounts(memories + (row.version == 0), held_bytes + text_bytes, edges)
@@ -217,7 +217,7 @@ class View:
     def forget(self, entry: Entry) -> None:
         """Remove all versions of a memory. Its head becomes a tombstone, so that a repeated event does not restore the
         memory. The time of an episode's member is kept, because it may be the reason why later members joined."""
-        key, name, current = self._hot.key, self._hot.name(entry.id), self.current(entry.id)
+        key, name, current = self._hot.key, self._hot.stored_name(entry.id), self.current(entry.id)
         if current is None:
             raise KeyError(f"memory {entry.seq} has no head")
         self._detach(entry)
@@ -239,7 +239,7 @@ class View:
 
     def forget_versions(self, entry: Entry, at_most: int) -> bool:
         """Remove versions after the first and before the current one, up to a limit. Return whether any existed."""
-        name = self._hot.name(entry.id)
+        name = self._hot.stored_name(entry.id)
         versions = [version for version in self._versions(name, at_most) if 0 < version < entry.version]
         self._forget_versions(name, entry.seq, versions)
         return bool(versions)
@@ -273,7 +273,7 @@ class View:
             for _, value in self._partition.scan(self._summaries(category)):
                 if (row := rows.CategorySummaryRow.decode(value)).sources:
                     self.drop_summary(category, row.change)
-        key = keys.category_summary(self._hot.key, self._hot.name(category), self.change)
+        key = keys.category_summary(self._hot.key, self._hot.stored_name(category), self.change)
         row = rows.CategorySummaryRow(self.change, self.ingested_ms, category, summary, sources)
         self._staged[key] = encode_row(row)
         for seq in sources:
@@ -281,7 +281,7 @@ class View:
             self.put_derivatives(seq, derivatives._replace(summaries=[*derivatives.summaries, (category, self.change)]))
 
     def drop_summary(self, category: str, change: int) -> None:
-        key = keys.category_summary(self._hot.key, self._hot.name(category), change)
+        key = keys.category_summary(self._hot.key, self._hot.stored_name(category), change)
         stored = self._staged[key] if key in self._staged else self._partition.get(key)
         if stored is None:
             return
@@ -311,13 +311,13 @@ class View:
         self.put_episodes(session_id, [one._replace(summarised=False) if one.summarised else one for one in changed])
 
     def put_episodes(self, session_id: str | None, changed: list[EpisodeRow]) -> None:
-        session = self._hot.session_key(session_id)
+        session = self._hot.session_name(session_id)
         for episode in changed:
             self._staged[keys.episode(self._hot.key, session, episode.number)] = encode_row(episode)
         self.changed_episodes[session_id] = changed
 
     def mark_applied(self, event_id: str, digest: str) -> None:
-        self._staged[keys.event_id(self._hot.key, self._hot.name(event_id))] = digest.encode()
+        self._staged[keys.event_id(self._hot.key, self._hot.stored_name(event_id))] = digest.encode()
 
     def begin_owner(self) -> None:
         """Create the key of a new owner, if it has none. Raise DecryptionFailed."""
@@ -350,10 +350,10 @@ class View:
             if self._indexed:
                 vectors = {(entry.seq, entry.version): vectors for entry, vectors in self._indexed}
                 self._hot.index.add([entry for entry, _ in self._indexed], vectors)
-        for projects, scoped in [*self._hot.scoped.items()]:
+        for projects, scoped in [*self._hot.scoped_indexes.items()]:
             follow_change(scoped, self.owner, self._indexed, self._removed, self._ends)
             if scoped.index.needs_rebuild():
-                del self._hot.scoped[projects]
+                del self._hot.scoped_indexes[projects]
         if self._graph is not None:
             self._graph.publish()
             for seq in self._removed:
@@ -363,7 +363,7 @@ class View:
 
     def _text_bytes(self, memory_id: str) -> int:
         """Return the bytes of all versions of a memory's text, including the event's changes."""
-        stored = self._staged.get(keys.current(self._hot.key, self._hot.name(memory_id)))
+        stored = self._staged.get(keys.current(self._hot.key, self._hot.stored_name(memory_id)))
         current = self.current(memory_id) if stored is None else rows.MemoryHead.decode(stored)
         return 0 if current is None else current.text_bytes
 
@@ -376,7 +376,7 @@ class View:
 
     def _summaries(self, category: str) -> bytes:
         """Return the key prefix of a category's summaries."""
-        return keys.table(self._hot.key, keys.CATEGORY_SUMMARY) + self._hot.name(category)
+        return keys.table(self._hot.key, keys.CATEGORY_SUMMARY) + self._hot.stored_name(category)
 
     def _versions(self, name: bytes, at_most: int) -> list[int]:
         """Return the numbers of a memory's first existing versions, at most one more than `at_most`."""
@@ -411,7 +411,7 @@ class View:
         return episode
 
     def _episode(self, session_id: str | None, number: int) -> EpisodeRow:
-        stored = self._partition.get(keys.episode(self._hot.key, self._hot.session_key(session_id), number))
+        stored = self._partition.get(keys.episode(self._hot.key, self._hot.session_name(session_id), number))
         if stored is None:
             raise KeyError(f"episode {number} of a current memory is missing")
         return EpisodeRow.decode(stored)

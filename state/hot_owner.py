@@ -1,4 +1,4 @@
-"""The in-memory data of an owner: its store prefix, its sessions' episodes, and its search index."""
+"""The in-memory data of owners: episodes, search index, graph and usage, and the cache of all owners."""
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -33,7 +33,7 @@ class HotOwner:
         self.key = partition.keyring.owner(owner)
         self.partition = partition
         stored = partition.get(keys.head(self.key))
-        # An owner without a head has no stored records, so that none need to be read for caches created later.
+        # An owner without a head has no stored records, so later loads need not read any.
         self._was_empty = stored is None
         head = OwnerHead.decode(stored) if stored else OwnerHead(owner, 0, 0)
         self.next_seq, self.next_change, self.clock_ms = head.next_seq, head.next_change, head.clock_ms
@@ -42,32 +42,32 @@ class HotOwner:
         self.stored_graph = OwnerGraph(partition, self.key)
         self.index: OwnerIndex | None = None
         self._segments: Segments | None = None
-        self.past: tuple[object, OwnerIndex] | None = None  # moment and index of the historical query in progress
-        self.scoped: OrderedDict[tuple[str, ...], ScopedIndex] = OrderedDict()  # indexes of some projects alone
+        self.past_index: tuple[object, OwnerIndex] | None = None  # with its moment, of the query in progress
+        self.scoped_indexes: OrderedDict[tuple[str, ...], ScopedIndex] = OrderedDict()  # by projects
         self._hot_graph: HotGraph | None = None
         self._usage: OwnerUsage | None = None
         self._sessions: dict[str | None, list[EpisodeRow]] = {}
         self._episode_count = 0  # in `_sessions`
 
-    def name(self, text: str) -> bytes:
-        """Return the keyed hash of an id or session of this owner."""
+    def stored_name(self, text: str) -> bytes:
+        """Return the keyed hash that storage keys have in place of an id, a session or a category of this owner."""
         return self.partition.keyring.name(self.key, text)
 
-    def current(self, memory_id: str) -> MemoryHead | None:
-        """Return the state of a memory id, including deleted memories, or None."""
-        return self.partition.read(keys.current(self.key, self.name(memory_id)), MemoryHead.decode)
+    def memory_head(self, memory_id: str) -> MemoryHead | None:
+        """Return the head of a memory, also of a deleted one; None if there was none."""
+        return self.partition.read(keys.current(self.key, self.stored_name(memory_id)), MemoryHead.decode)
 
-    def session_key(self, session_id: str | None) -> bytes:
-        """Return the stored name of a session. Messages without a session form one session, under the empty name."""
-        return self.name(session_id or "")
+    def session_name(self, session_id: str | None) -> bytes:
+        """Return the stored name of a session. Messages without a session form one session, with an empty id."""
+        return self.stored_name(session_id or "")
 
     def episodes(self, session_id: str | None) -> list[EpisodeRow]:
         """Return the session's current episodes, by time. Episodes of one session never overlap."""
         if session_id not in self._sessions and self._was_empty:
             self._sessions[session_id] = []
         elif session_id not in self._sessions:
-            # The session has no staged changes: a change loads it first, and an eviction follows a commit.
-            prefix = keys.table(self.key, keys.EPISODE) + self.session_key(session_id)
+            # All changes of the session are committed: a change loads it first, and an eviction follows a commit.
+            prefix = keys.table(self.key, keys.EPISODE) + self.session_name(session_id)
             stored = [EpisodeRow.decode(value) for _, value in self.partition.scan_committed(prefix)]
             self._sessions[session_id] = _current_episodes(stored)
             self._episode_count += len(self._sessions[session_id])
@@ -94,7 +94,7 @@ class HotOwner:
         return self._hot_graph
 
     def search_index(self, model: str, dimension: int) -> OwnerIndex:
-        """Return the owner's index, loaded from commits on first use."""
+        """Return the owner's index, loaded from committed records on first use."""
         if self.index is None or self.index.needs_rebuild():
             segments = self.segments(model, dimension)
             index = OwnerIndex(model, dimension, segments.read_vectors)
@@ -104,20 +104,20 @@ class HotOwner:
         return self.index
 
     def pack_tail(self) -> int:
-        """Pack the newest memories before the owner's eviction. Return their number. Only between batches."""
+        """Pack the newest memories before the owner's eviction. Return their number. Call it between batches only."""
         if self._segments is None or self.partition.is_staging:
             return 0
         packing = SteppedWork(partial(_if_readable, self._segments.pack_tail, self.next_seq))
         return packing.outcome if any(packing.step() for _ in range(MAX_TAIL_STEPS)) else 0
 
     def segments(self, model: str, dimension: int) -> Segments:
-        """Return the owner's stored segments. They are packed only between batches, because packing reads commits."""
+        """Return the owner's stored segments. Packing reads committed records, so it runs only between batches."""
         if self._segments is None:
             self._segments = Segments(self.partition, self.key, model, dimension)
         return self._segments
 
     def usage(self) -> OwnerUsage:
-        """Return the usage of the owner's memories by queries and feedback, loaded from commits on first use."""
+        """Return the memories' usage by queries and feedback, loaded from committed records on first use."""
         if self._usage is None:
             self._usage = OwnerUsage((keys.sequence(key), value) for key, value in self.scan(keys.USAGE))
         return self._usage
@@ -127,9 +127,9 @@ class HotOwner:
             for seq, usage in changed.items():
                 self._usage.put(seq, usage)
 
-    def returned(self, session_id: str) -> Ints:
+    def returned_seqs(self, session_id: str) -> Ints:
         """Return the memories (`seq`) that queries of the session returned, the latest last."""
-        return decode_seqs(self.partition.get(keys.session(self.key, self.name(session_id))) or b"")
+        return decode_seqs(self.partition.get(keys.session(self.key, self.stored_name(session_id))) or b"")
 
     def scan(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the committed records of one of the owner's tables, in key order."""
@@ -137,7 +137,7 @@ class HotOwner:
 
     def size_bytes(self) -> int:
         index = self.index.size_bytes() if self.index is not None else 0
-        for scoped in self.scoped.values():
+        for scoped in self.scoped_indexes.values():
             index += scoped.index.size_bytes() + _EPISODE_BYTES * sum(map(len, scoped.sessions.values()))
         hot_graph = self._hot_graph.size_bytes() if self._hot_graph is not None else 0
         usage = self._usage.size_bytes() if self._usage is not None else 0
@@ -146,7 +146,7 @@ class HotOwner:
 
 
 def _if_readable(work: Callable[..., int], *arguments: int) -> int:
-    """Return the result of some work, or 0 if a record cannot be decrypted: the owner's next reader reports that."""
+    """Return the result of `work`, or 0 if a record cannot be decrypted: the owner's next query reports that."""
     try:
         return work(*arguments)
     except DecryptionFailed:
@@ -154,7 +154,7 @@ def _if_readable(work: Callable[..., int], *arguments: int) -> int:
 
 
 def with_changes(current: list[EpisodeRow], changed: list[EpisodeRow]) -> list[EpisodeRow]:
-    """Return a session's current episodes after changes. The list `current` may be changed."""
+    """Return a session's current episodes after changes. The list `current` may be modified in place."""
     if len(changed) == 1 and current and current[-1].number == changed[0].number:
         current[-1] = changed[0]  # the usual case: the next message of the latest episode
         return current
@@ -174,8 +174,8 @@ def _current_episodes(episodes: Iterable[EpisodeRow]) -> list[EpisodeRow]:
 
 
 MAX_PACKED = 2_048  # memories packed between two batches
-MAX_TAIL_STEPS = 4  # of packing an evicted owner's newest memories; longer texts are not packed
-MAX_PACKED_AT_CLOSE = 16_384  # memories packed at the end of a process by all workers, in about half a second
+MAX_TAIL_STEPS = 4  # of packing an evicted owner's newest memories; if they need more, they stay unpacked
+MAX_PACKED_AT_CLOSE = 16_384  # memories that all workers pack when the process ends, in about half a second
 
 
 class HotOwners:
@@ -187,9 +187,9 @@ class HotOwners:
         self._budget_bytes = budget_bytes
         self._owners: OrderedDict[Owner, HotOwner] = OrderedDict()
         self._sizes_bytes: dict[Owner, int] = {}
-        self._touched: set[Owner] = set()
-        # Unfinished work (see `begin`) by owner. Further events of these owners wait.
-        self._stepped: dict[Owner, Callable[[], bool]] = {}
+        self._touched: set[Owner] = set()  # since the last `shrink`
+        # The step function of each owner's unfinished work (see `begin`). Further events of these owners wait.
+        self._unfinished: dict[Owner, Callable[[], bool]] = {}
         self.total_bytes = 0
 
     def get(self, partition: Partition, owner: Owner) -> HotOwner:
@@ -206,7 +206,7 @@ class HotOwners:
         """Evict an owner without packing its newest memories."""
         if self._owners.pop(owner, None) is not None:
             self._touched.discard(owner)
-            self._stepped.pop(owner, None)
+            self._unfinished.pop(owner, None)
             self.total_bytes -= self._sizes_bytes.pop(owner, 0)
 
     def drop_all(self, matches: Callable[[Owner], bool]) -> None:
@@ -214,31 +214,31 @@ class HotOwners:
             self.drop(owner)
 
     def begin(self, owner: Owner, step: Callable[[], bool]) -> bool:
-        """Call `step` of work on an owner, which returns whether the work has ended. Return whether steps remain."""
+        """Run a step of work on an owner. Return whether steps remain. `step` returns whether the work has ended."""
         if step():
             return False
-        self._stepped[owner] = step
+        self._unfinished[owner] = step
         return True
 
     def is_at_work(self, owner: Owner) -> bool:
-        return owner in self._stepped
+        return owner in self._unfinished
 
     def has_steps(self, partition: Partition) -> bool:
-        return any(self._owners[owner].partition is partition for owner in self._stepped)
+        return any(self._owners[owner].partition is partition for owner in self._unfinished)
 
     def advance(self, partition: Partition) -> None:
-        """Call the next step of the work on one owner of a partition, in turn."""
-        for owner in self._stepped:
+        """Run the next step of unfinished work on one owner of a partition. Owners take turns."""
+        for owner in self._unfinished:
             if self._owners[owner].partition is partition:
-                self.begin(owner, self._stepped.pop(owner))
+                self.begin(owner, self._unfinished.pop(owner))
                 self._touched.add(owner)
                 return
 
     def pack_segments(self, model: str, dimension: int) -> None:
-        """Pack complete segments of the owners used since the last `shrink`, up to a limit: it delays other work. The
+        """Pack complete segments of the owners used since the last `shrink`. A limit keeps other work from waiting; the
         rest is packed after the owner's next use."""
         packed = 0
-        for owner in self._touched - self._stepped.keys():
+        for owner in self._touched - self._unfinished.keys():
             hot = self._owners[owner]
             segments = hot.segments(model, dimension)
             while packed < MAX_PACKED and _if_readable(segments.can_pack, hot.next_seq):
@@ -256,22 +256,22 @@ class HotOwners:
         self._touched.clear()
         packed = 0
         while self.total_bytes > self._budget_bytes:
-            oldest = next((owner for owner in self._owners if owner not in self._stepped), None)
-            if oldest is None:
+            evicted = next((owner for owner in self._owners if owner not in self._unfinished), None)
+            if evicted is None:
                 return
-            hot = self._owners.pop(oldest)
-            self.total_bytes -= self._sizes_bytes.pop(oldest)
+            hot = self._owners.pop(evicted)
+            self.total_bytes -= self._sizes_bytes.pop(evicted)
             if packed < MAX_PACKED:
                 hot.partition.commit()
                 packed += hot.pack_tail()
 
-    def pack_tails(self, memories: int, of: Partition | None = None) -> None:
-        """Pack the newest memories of owners (optionally of one partition), most recently used first, up to a limit."""
+    def pack_tails(self, limit: int, partition: Partition | None = None) -> None:
+        """Pack the newest memories of all owners or of one partition's, most recently used first, up to a limit."""
         packed = 0
         for hot in reversed(self._owners.values()):
-            if packed >= memories:
+            if packed >= limit:
                 return
-            if of is None or hot.partition is of:
+            if partition is None or hot.partition is partition:
                 packed += hot.pack_tail()
 
     def drop_partition(self, partition: Partition) -> None:

@@ -224,7 +224,7 @@ class Answerer:
 
     def _versions(self, hot: HotOwner, memory_id: str, projects: tuple[str, ...] | None) -> list[MemoryRow]:
         """Return all versions of a memory, oldest first. Raise InvalidRecord if there is none in a readable project."""
-        name, head = hot.name(memory_id), hot.current(memory_id)
+        name, head = hot.stored_name(memory_id), hot.memory_head(memory_id)
         if head is None or head.forgotten:
             raise lookups.not_found(memory_id)
         row_keys = [keys.row(hot.key, name, version) for version in range(head.version + 1)]
@@ -243,7 +243,7 @@ class Answerer:
         """Return a memory without references to memories of other projects."""
 
         def is_readable(origin: dict[str, Any]) -> bool:
-            head = hot.current(origin["memory_id"])
+            head = hot.memory_head(origin["memory_id"])
             entry = None if head is None else self._value_or_error(keys.entry(hot.key, head.seq))
             return (Entry.decode(entry).project_id if isinstance(entry, bytes) else None) in projects
 
@@ -258,7 +258,8 @@ class Answerer:
         """Return the rows of slots, each in its version; unreadable ones are redacted."""
         versions = index.facts["version"][slots].tolist()
         row_keys = [
-            keys.row(hot.key, hot.name(index.ids[slot]), version) for slot, version in zip(slots, versions, strict=True)
+            keys.row(hot.key, hot.stored_name(index.ids[slot]), version)
+            for slot, version in zip(slots, versions, strict=True)
         ]
         rows = [
             redaction.memory(index, slot) if isinstance(row, DecryptionFailed) else row
@@ -329,9 +330,9 @@ class EffectLog:
             staged |= {keys.usage(hot.key, seq): record for seq, record in zip(effects.seqs, usages, strict=True)}
             if effects.session_id is not None:
                 returned_again = set(effects.seqs)
-                earlier = (seq for seq in hot.returned(effects.session_id).tolist() if seq not in returned_again)
+                earlier = (seq for seq in hot.returned_seqs(effects.session_id).tolist() if seq not in returned_again)
                 returned = [*earlier, *effects.seqs][-RETURNED_MOST:]  # distinct, the latest last
-                staged[keys.session(hot.key, hot.name(effects.session_id))] = encode_seqs(returned)
+                staged[keys.session(hot.key, hot.stored_name(effects.session_id))] = encode_seqs(returned)
         self._partition.stage(staged, position, can_wait=True)
 
     def _mark(self, record: Record) -> Values | None:
@@ -355,7 +356,7 @@ class EffectLog:
 
     def _is_new(self, hot: HotOwner, query_id: str, staged: Values) -> bool:
         """Return whether the query id is new among the owner's latest ones, and add it."""
-        key, name = keys.query_ids(hot.key), hot.name(query_id)[:_ID_BYTES]
+        key, name = keys.query_ids(hot.key), hot.stored_name(query_id)[:_ID_BYTES]
         names = self._partition.get(key) or b""
         if name in names:  # a match across two names is as unlikely as a hash collision
             return False

@@ -49,7 +49,7 @@ def newest_first(hot: HotOwner, index: OwnerIndex, allowed: Mask, after: MemoryC
     facts, positions = index.conversation.facts, np.flatnonzero(allowed)
     created_ms, seqs = facts["created_ms"][positions], facts["seq"][positions]
     if after is not None:
-        head = hot.current(after.memory_id)  # None: its user was erased
+        head = hot.memory_head(after.memory_id)  # None: its user was erased
         is_as_old = (created_ms == after.created_ms) & (seqs < (-1 if head is None else head.seq))
         is_older = (created_ms < after.created_ms) | is_as_old
         positions, created_ms, seqs = positions[is_older], created_ms[is_older], seqs[is_older]

@@ -251,7 +251,7 @@ class PastQueries(SteppedQueries[None]):
             index = build(owner, records, moment, model, dimension, gap_ms)
             spend(AT_ONCE)  # answering takes long enough for a separate step
             hot = owners.get(owner)
-            hot.past = moment, index
+            hot.past_index = moment, index
             if hot.next_change == change:
                 cache_scoped_index(hot, moment, index, gap_ms)
 
@@ -272,7 +272,7 @@ class PastQueries(SteppedQueries[None]):
     def end(self, owner: Owner) -> None:
         """Drop the past of an answered query."""
         with suppress(DecryptionFailed):
-            self._owners.get(owner).past = None
+            self._owners.get(owner).past_index = None
 
 
 class HeldQueries(QueryPool):

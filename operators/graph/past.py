@@ -47,7 +47,7 @@ class GraphHistory:
 
     def seq(self, memory_id: str) -> int | None:
         """Return the sequence number of a memory that existed before this event and still exists."""
-        current = self._hot.current(memory_id)
+        current = self._hot.memory_head(memory_id)
         return None if current is None or current.forgotten else current.seq
 
     def name(self, key: NodeKey) -> bytes:

@@ -346,7 +346,7 @@ def _current(run: QueryRun, positions: Positions) -> list[bool]:
     is_superseded, is_valid = superseded(graph_at(hot, index, now), index, now), valid(index, now)
     found = []
     for position in positions.tolist():
-        head = hot.current(index.ids[index.conversation.slots[position]])
+        head = hot.memory_head(index.ids[index.conversation.slots[position]])
         latest = head is not None and head.version == facts["version"][position]
         found.append(bool(latest and is_valid[position] and (is_superseded is None or not is_superseded[position])))
     return found

@@ -94,8 +94,8 @@ def present_index(hot: HotOwner, moment: Moment, model: str, dimension: int) -> 
         return None
     if moment.projects is None:
         index = hot.search_index(model, dimension)
-    elif (scoped := hot.scoped.get(moment.projects)) is not None:
-        hot.scoped.move_to_end(moment.projects)
+    elif (scoped := hot.scoped_indexes.get(moment.projects)) is not None:
+        hot.scoped_indexes.move_to_end(moment.projects)
         index = scoped.index
     else:
         return None
@@ -110,8 +110,8 @@ def index_at(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: 
     """Return the owner's index as of the moment: the present one, the cached past one, or a new one."""
     if (index := present_index(hot, moment, model, dimension)) is not None:
         return index
-    if hot.past is not None and hot.past[0] == moment:
-        return hot.past[1]
+    if hot.past_index is not None and hot.past_index[0] == moment:
+        return hot.past_index[1]
     built = build(hot.owner, snapshot(hot), moment, model, dimension, gap_ms)
     cache_scoped_index(hot, moment, built, gap_ms)
     return built
@@ -120,9 +120,9 @@ def index_at(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: 
 def cache_scoped_index(hot: HotOwner, moment: Moment, index: OwnerIndex, gap_ms: int) -> None:
     """Cache the index of a project subset if it is of the present. Events keep it up to date."""
     if moment.projects is not None and moment.is_now:
-        hot.scoped[moment.projects] = ScopedIndex(index, gap_ms)
-        while len(hot.scoped) > SCOPED_INDEXES_MAX:
-            hot.scoped.popitem(last=False)
+        hot.scoped_indexes[moment.projects] = ScopedIndex(index, gap_ms)
+        while len(hot.scoped_indexes) > SCOPED_INDEXES_MAX:
+            hot.scoped_indexes.popitem(last=False)
 
 
 def graph_at(hot: HotOwner, index: OwnerIndex, moment: Moment, *, of_versions: bool = False) -> OwnerGraph:

@@ -189,7 +189,7 @@ def _input(run: QueryRun, permitted: Positions, signal: Signal, count: int) -> t
         proximity=_proximity(run, graph),
         relationship=_relationship(run, graph),
         usage=run.request.hot.usage() if moment.is_now else None,
-        returned=NO_SEQS if session_id is None else run.request.hot.returned(session_id),
+        returned=NO_SEQS if session_id is None else run.request.hot.returned_seqs(session_id),
     )
     spend_scan(index)
     return inputs, graph, judge

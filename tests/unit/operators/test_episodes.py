@@ -140,7 +140,7 @@ class Chat:
         return groups
 
     def _keep(self, session: str | None, changed: list[EpisodeRow]) -> None:
-        owner, name = self._hot.key, self._hot.session_key(session)
+        owner, name = self._hot.key, self._hot.session_name(session)
         self._records |= {episode.number: episode for episode in changed}
         self._partition.stage({keys.episode(owner, name, e.number): encode_row(e) for e in changed})
         self._hot.put_episodes(session, changed)
