@@ -1,4 +1,4 @@
-"""What recallflow is compared with: cosine, BM25, their fusion, and mem0, each over the same texts and vectors."""
+"""Baselines: cosine, BM25, their fusion, and mem0, over the same texts, and over the same vectors if they use any."""
 
 import os
 import re

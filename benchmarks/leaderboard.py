@@ -1,4 +1,4 @@
-"""Leaderboard: memory systems on the same conversations, questions, texts and vectors, without an LLM.
+"""Leaderboard: memory systems on the same conversations and questions, without an LLM.
 
     python -m benchmarks.leaderboard [--kinds locomo,group,…] [--data longmemeval=FILE …] [--systems NAME,…]
         [--vectors minilm|static|meaning|hash] [--budgets 500,1000,2000] [--answer-with URL --answer-model NAME]

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from benchmarks import kinds
-from benchmarks.locomo import DataFormatError
+from benchmarks.locomo import DataFormatError, parse_file
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = Path(__file__).parent / "results" / "leaderboard.json.gz"
@@ -59,7 +60,7 @@ VECTORS = """\
 Each recallflow row searches vectors of its own embedder; BM25 searches none. All other systems search the same vectors,
 made by recallflow's `{vectors}` embedder."""
 # Differences between the systems' setups, and where they hold: for any run, for development or own data, for vectors of
-# MiniLM, or for a result file with a field.
+# MiniLM, or for runs before or since commits are recorded.
 SETUPS = (
     ("any", """\
 Every other system stores "Speaker: text". recallflow receives text, speaker, role, session and time as fields."""),
@@ -78,6 +79,7 @@ of its hybrid search."""),
     ("any", """\
 LangChain's BM25 has the word function of "BM25 stemmed". LlamaIndex's has English stems and single characters of
 Chinese, Japanese and Korean."""),
+    ("no commit", "LanceDB splits Chinese at spaces and punctuation, by default: a clause is one word."),
     ("commit", "LanceDB indexes pairs of characters (`ngram`) of text without spaces between words."),
 )  # fmt: skip
 FITTED = "recallflow's weights were fitted to these conversations, so its figures here are optimistic."
@@ -187,7 +189,8 @@ def summarise(figures: Mapping[str, Any]) -> None:
 
 def setups(figures: Mapping[str, Any]) -> str:
     """Return the differences between the systems' setups that hold for this run."""
-    holds = {"any", "own" if figures.get("formats") else "development", figures["vectors"], *figures}
+    holds = {"any", "own" if figures.get("formats") else "development", figures["vectors"]}
+    holds.add("commit" if "commit" in figures else "no commit")  # a run without a recorded commit is an earlier one
     notes = [note.format(vectors=figures["vectors"]).replace("\n", "\n  ") for run, note in SETUPS if run in holds]
     return "\n- ".join(["The setups differ as follows:\n", *notes])
 
@@ -374,7 +377,7 @@ def plot(figures: Mapping[str, Any], path: Path) -> None:
 def publish(result: Path, left_out: Path | None) -> None:
     """Write the pages of the docs, and the result file without the model's answers. `left_out` is the file of
     `fit_weights --json`."""
-    figures = _load(result)
+    figures = parse_file(dict[str, Any], result)
     if "seconds" not in figures:
         raise DataFormatError(f"{result}: no data set of this run is complete. Run the leaderboard again")
     for questions in figures["questions"].values():
@@ -391,26 +394,18 @@ def publish(result: Path, left_out: Path | None) -> None:
     path.write_text(comparison(path.read_text(), figures))
 
 
-def _load(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a file. Raise DataFormatError."""
-    try:
-        found = orjson.loads(path.read_bytes())
-    except ValueError as error:
-        raise DataFormatError(f"{path}: {error}. Name a result file") from None
-    if not isinstance(found, dict):
-        raise DataFormatError(f"{path}: no JSON object. Name a result file")
-    return found
+class FittedChat(BaseModel):
+    """Measures of a chat's weights by label and kind, of `fit_weights --json`."""
+
+    figures: dict[str, dict[str, dict[str, float]]]
 
 
 def _left_out(path: Path, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the figures of left-out conversations and kinds by data set."""
     found: defaultdict[str, dict[str, Any]] = defaultdict(dict)
-    fitted = _load(path)
-    if not all(isinstance(chat, dict) and "figures" in chat for chat in fitted.values()):
-        raise DataFormatError(f"{path}: a chat has no figures. Name a file of `fit_weights --json`")
-    for chat in fitted.values():
+    for chat in parse_file(dict[str, FittedChat], path).values():
         for label in ("left out", "kind left out"):
-            for kind, measures in chat["figures"][label].items():
+            for kind, measures in chat.figures[label].items():
                 if kind in data:
                     found[kind][label] = measures
     return dict(found)
