@@ -4,10 +4,10 @@ Only returned memories are examined. Their texts are searched for the question's
 memory are read: permitted ones that contribute to its score. Texts that cannot be decrypted are neither searched nor
 quoted.
 
-The strength of a reason comes from the columns of the signal, the factors and the boosts. A column counts if its value
-and its weight are above 0; the 0 of a z-score is the owner's mean. A factor counts by its excess over the median of all
-candidates, because a value that all candidates share does not change their order. All strengths have the unit of the
-ranking's scores."""
+The strength of a reason comes from the signal's columns, from factors, and from boosts. A column counts if its value
+and weight are above 0; the 0 of a z-score is the owner's mean. A factor counts by its value, or in `ABOVE_MEDIAN` by
+its excess over the median of all candidates, because a value that all share does not change their order. All strengths
+have the unit of the ranking's scores."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -47,7 +47,7 @@ COLUMNS: Mapping[str, str | None] = {
 FACTORS: Mapping[str, str | None] = {
     "semantic": None,  # the columns give the reasons
     **dict.fromkeys(("relevance", "mentions")),  # of the episode: not specific to a member
-    **dict.fromkeys(("confidence", "similarity")),  # factors of the product of `decayed` have no weights
+    **dict.fromkeys(("confidence", "similarity")),  # only of the mode `decayed`, which has no weights
     "cluster": "typical",
     "recency": "recent",
     "decay": "recent",
@@ -97,7 +97,7 @@ MIN_SHARE = 0.2  # of the strongest reason; weaker ones are omitted
 SEARCHED_CHARACTERS = 4_000  # of a text, for the question's words
 SEARCHED_IN_ALL = 1_000_000  # of all texts whose beginnings have none of them
 CACHED_TEXTS = 4_096  # texts per owner with cached stem offsets
-BEFORE, BEHIND = 4, 2  # contributing neighbours before and after: of late interaction, and of the BM25 window
+BEFORE, AFTER = 4, 2  # contributing neighbours: 4 before (late interaction), and 2 after (the BM25 window)
 Rows = Sequence[MemoryRow | None]
 Words = dict[str, list[tuple[int, int]]]  # stem → spans of its words
 
@@ -197,7 +197,7 @@ class _ReasonData(NamedTuple):
     row: MemoryRow | None
     words: Words  # the question's words in the memory
     neighbour: WordNeighbour | None  # the neighbour with further words, if that is a reason
-    person: str | None  # the participant among those the question is about
+    person: str | None  # the memory's participant, if the question is about that person
     codes: list[str]  # the reason codes, the strongest first
 
     @property
@@ -321,8 +321,8 @@ def _predecessors(inputs: RankingInput, positions: Positions, kind: Kind) -> tup
 
 
 def _neighbours(inputs: RankingInput, positions: Positions) -> tuple[list[WordNeighbour | None], list[frozenset[str]]]:
-    """Return for each position the neighbour with most of the question's words that it lacks, by idf, or None; and the
-    question's stems at the position. Of equal neighbours the first is taken. Participants' names are excluded."""
+    """Return for each memory the neighbour with most words of the question that the memory lacks, by idf, or None; and
+    the question's stems in the memory. Of equal neighbours the first is taken. Participants' names are excluded."""
     index, conversation = inputs.index, inputs.index.conversation
     nameless = inputs.question.stems_without_names
     occurrences_of = {stem: index.stem_occurrences[stem] for stem in dict.fromkeys((*nameless, *inputs.question.stems))}
@@ -331,7 +331,7 @@ def _neighbours(inputs: RankingInput, positions: Positions) -> tuple[list[WordNe
     wanted = sum(1 << word for word, stem in enumerate(stems) if stem in nameless)
     low, high = (bound.tolist() for bound in conversation.window(BEFORE, positions))
     nearby = [
-        (position, [*range(first, position), *range(position + 1, min(end, position + 1 + BEHIND))])
+        (position, [*range(first, position), *range(position + 1, min(end, position + 1 + AFTER))])
         for position, first, end in zip(positions.tolist(), low, high, strict=True)
     ]
     compared = np.array([*{one for position, others in nearby for one in (position, *others)}], np.int64)
@@ -376,24 +376,24 @@ def _neighbour_spans(inputs: RankingInput, cases: list[_ReasonData], row_at: dic
 def _reasons(
     inputs: RankingInput,
     case: _ReasonData,
-    neighbours: dict[int, MemoryRow],
+    row_at: dict[int, MemoryRow],
     neighbour_spans: dict[int, Words],
     entities: Callable[[int | None], list[str]],
 ) -> list[Reason]:
     row, found = case.row, []
-    if row is None:  # a missing row is not returned
+    if row is None:  # the answer leaves this memory out
         return []
     for code in case.codes:
         match code:
             case "words":
                 found.append(phrases.words(row.content, case.words))
             case "nearby" if case.neighbour is not None:
-                neighbour, words = neighbours.get(case.neighbour.position), neighbour_spans[case.position]
-                if neighbour is None or words:  # a text does not show a word that was split
+                neighbour, words = row_at.get(case.neighbour.position), neighbour_spans[case.position]
+                if neighbour is None or words:  # a readable text without spans shows none of the words
                     span = (0, 0) if neighbour is None else min(spans[0] for spans in words.values())
                     found.append(phrases.nearby(case.neighbour.offset, neighbour, span))
             case "answers":
-                found.append(phrases.answers(neighbours.get(case.position - 1)))
+                found.append(phrases.answers(row_at.get(case.position - 1)))
             case "person" if case.person is not None:
                 found.append(phrases.person(row, case.person, asks=not inputs.question.named))
             case "date" | "near_date":
