@@ -323,7 +323,8 @@ class Ownership:
             clean=False,
             deployment=self.deployment,
         )
-        if self.earlier_outputs.take_unclaimed(barrier.partition, barrier.number, partial(self._is_done, progress)):
+        has_unclaimed = self.earlier_outputs.forget_barrier(barrier, partial(self._is_done, progress))
+        if has_unclaimed:
             return replace(progress, tails=self._tails[barrier.partition], at_ms=before.at_ms)
         return replace(progress, tails={}, clean=True) if barrier.last else progress
 

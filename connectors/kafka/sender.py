@@ -51,7 +51,7 @@ LINGER_MS = 5  # bulk sending: fuller batches are worth a wait
 
 
 class Sender:
-    """One idempotent producer. After an undelivered record, every later call raises its error, the likely cause."""
+    """One idempotent producer. Once a delivery has failed, every later call raises the error of the first failure."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class DeadLetterReplay(Sender):
     def send_again(
         self, letters: Sequence[Letter], credentials: Headers = (), authorised_topics: Collection[str] = ()
     ) -> int:
-        """Send records to the topics that refused them, with their bytes, keys, headers and times. Return their number.
+        """Send records to their source topics again, with their bytes, keys, headers and times. Return their number.
         Dead letters hold no credentials, so records for `authorised_topics`, which check them, get `credentials`."""
         for begin in range(0, len(letters), REPLAYED_AT_ONCE):
             self._transact(self._producer.begin_transaction)
@@ -225,7 +225,7 @@ class Publisher:
         self._sender.poll()
 
     def skip(self) -> None:
-        """Count a record that is not sent as acknowledged."""
+        """Count an unsent record as acknowledged."""
         self._next_number += 1
         self._acknowledge(self._next_number - 1)
 
@@ -246,7 +246,7 @@ class Publisher:
 
 _log = logging.getLogger(__name__)
 
-SendPermit = Callable[[Callable[[], TimeLimit]], None]  # returns, or raises after the limit that its argument creates
+SendPermit = Callable[[Callable[[], TimeLimit]], None]  # waits for the permit; its argument creates the time limit
 
 
 class ToSend(NamedTuple):
@@ -278,22 +278,22 @@ class EarlierOutputs:
         found.remove(identity)
         return True
 
-    def note_barrier(self, partition: int, number: int) -> None:
+    def note_barrier(self, barrier: OutputBarrier) -> None:
         """Keep the unclaimed outputs at a barrier."""
-        if found := self._by_partition.get(partition):
-            self._unclaimed_at_barrier[partition, number] = frozenset(found)
+        if found := self._by_partition.get(barrier.partition):
+            self._unclaimed_at_barrier[barrier.partition, barrier.number] = frozenset(found)
 
-    def take_unclaimed(self, partition: int, number: int, done: Callable[[Position], bool]) -> bool:
-        """Return whether outputs of unfinished records were unclaimed at a barrier. Forget it, and finished outputs."""
+    def forget_barrier(self, barrier: OutputBarrier, done: Callable[[Position], bool]) -> bool:
+        """Forget a barrier, and outputs of finished records. Return whether outputs of others were unclaimed at it."""
 
         def is_done(identity: Identity) -> bool:
             return done(Position.parse(identity[0].decode()))
 
-        if found := self._by_partition.pop(partition, None):
+        if found := self._by_partition.pop(barrier.partition, None):
             remaining = {one for one in found if not is_done(one)}
             if remaining:
-                self._by_partition[partition] = remaining
-        return not all(map(is_done, self._unclaimed_at_barrier.pop((partition, number), ())))
+                self._by_partition[barrier.partition] = remaining
+        return not all(map(is_done, self._unclaimed_at_barrier.pop((barrier.partition, barrier.number), ())))
 
 
 @dataclass(eq=False)
@@ -301,7 +301,7 @@ class DeliverySink:
     """Sink that delivers outputs, and commits each barrier once everything before it is synced and acknowledged."""
 
     sender: "OutputSender"
-    sent: EarlierOutputs
+    earlier_outputs: EarlierOutputs
     commit_barriers: Callable[[list[OutputBarrier]], None]  # called on the dataflow's thread
     closing: CloseErrors = field(default_factory=CloseErrors)
     # Barriers that are not committed, each with its sequence number in the sender.
@@ -310,9 +310,9 @@ class DeliverySink:
     def write_batch(self, items: list[ToSend | OutputBarrier]) -> None:
         for item in items:
             if isinstance(item, OutputBarrier):
-                self.sent.note_barrier(item.partition, item.number)
+                self.earlier_outputs.note_barrier(item)
                 self._pending.append((item, self.sender.next_barrier()))
-            elif not self.sent.claim(item.outgoing.identity):
+            elif not self.earlier_outputs.claim(item.outgoing.identity):
                 self.sender.deliver(item)
         if any(barrier.last for barrier, _ in self._pending):
             self.sender.flush_outputs()  # a partition is handed over, so nothing of it may be in flight
@@ -341,7 +341,7 @@ class DeliverySink:
 
 
 class OutputSender(Sender):
-    """Sender of outputs. Brokers refuse whole batches, so a refused output is resent alone, then its stand-in."""
+    """Sender of outputs. Brokers refuse whole batches, so a refused one is resent alone, or else replaced."""
 
     def __init__(
         self,
@@ -400,7 +400,7 @@ class OutputSender(Sender):
         )
 
     def flush_outputs(self) -> None:
-        """Return when the brokers acknowledged every output or its stand-in. Raise SinkError."""
+        """Return when the brokers acknowledged every output or its replacement. Raise SinkError."""
         self._flush()
         refused, self._refused = self._refused, []
         for item, reason in refused:
@@ -420,15 +420,15 @@ class OutputSender(Sender):
             self._producer.purge(in_flight=False)  # includes records that wait for a retry
 
     def _deliver_alone(self, item: ToSend, reason: str) -> None:
-        if self._is_accepted(item):
+        if self._try_delivery(item):
             return
         where = f"{item.topic}:{item.partition}: an output of {item.outgoing.source}"
         _log.error("%s was refused: %s", where, reason)
         replacement = item.outgoing.replacement and item.outgoing.replacement(reason)
-        if replacement is None or not self._is_accepted(item._replace(outgoing=replacement)):
+        if replacement is None or not self._try_delivery(item._replace(outgoing=replacement)):
             _log.error("%s is left out: the topic takes nothing in its place either; check the topic's settings", where)
 
-    def _is_accepted(self, item: ToSend) -> bool:
+    def _try_delivery(self, item: ToSend) -> bool:
         self.deliver(item)
         self._flush()
         return not (self._refused and self._refused.pop())
