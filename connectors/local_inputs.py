@@ -24,7 +24,7 @@ BATCH_RECORDS = 256  # the prepared data of a batch stays in the processor's cac
 MAX_QUEUED_READS = 16  # of `read_ahead`
 READ_BYTES = 64 * 1024
 WAIT_S = 0.01
-SKIPPED_BYTES = 1024 * 1024  # read at once of the rest of a line that is too long
+SKIP_BYTES = 1024 * 1024  # size of each read that skips the rest of a line that is too long
 
 
 def bounded_lines(file: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
@@ -34,12 +34,12 @@ def bounded_lines(file: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
             yield line.removesuffix(b"\n")
             continue
         yield line[:limit_bytes]
-        while (rest := file.readline(SKIPPED_BYTES)) and not rest.endswith(b"\n"):
+        while (rest := file.readline(SKIP_BYTES)) and not rest.endswith(b"\n"):
             pass
 
 
 def batches_of_lines(file: io.BufferedIOBase, limit_bytes: int) -> Iterator[list[bytes]]:
-    """Yield the lines of `bounded_lines`, those of each read at once: a queue then has one item per read."""
+    """Yield the same lines as `bounded_lines`, one list for each read: a queue then has one item per read."""
     rest, is_cut = b"", False
     while data := file.read1(READ_BYTES):
         *lines, rest = (rest + data).split(b"\n")
@@ -94,12 +94,12 @@ def _pump(batches: Iterator[list[bytes]], read: queue.Queue[list[bytes] | BaseEx
         read.put(error)
 
 
-def split_at_turns(batches: Iterator[list[bytes]], ends_turn: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
-    """Split batches after each line for which `ends_turn` is true."""
+def split_batches(batches: Iterator[list[bytes]], ends_batch: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
+    """Split batches after each line for which `ends_batch` is true."""
     for lines in batches:
         begin = 0
         for end, line in enumerate(lines, 1):
-            if ends_turn(line):
+            if ends_batch(line):
                 yield lines[begin:end]
                 begin = end
         if begin < len(lines) or not lines:
@@ -114,7 +114,7 @@ SERVED_MAX = 10_000  # tenants whose last turn is kept
 
 
 class LocalCall:
-    """A record in flight, with its outcome. `record` is set when the engine takes it."""
+    """A record of a caller, with its outcome. `record` is set when the engine takes it from the queue."""
 
     record: Record
 
@@ -145,15 +145,15 @@ class LocalCalls:
         self.has_begun = False  # whether the engine ever took records
         self._next_offsets: dict[str, int] = {}  # by log
         self._queues = {topic: _TenantQueues() for topic in self.topics}
-        self._waiting = set[LocalCall]()  # calls without an outcome, whose callers wait
+        self._waiting = set[LocalCall]()  # open calls, queued or taken: without an outcome, and their callers wait
         self._taken_calls: dict[Position, LocalCall] = {}
         self.in_flight = 0  # records that were taken and are unfinished
         # Reasons; empty while they do not apply.
-        self.obstacle = "starting"  # why the engine refuses records now
+        self.obstacle = "starting"  # why the engine is not ready
         self.ended = ""  # why the engine was stopped or has failed: it accepts no further records
-        self.stopped = ""  # why the engine has failed: queued records will never be processed
+        self.failure = ""  # why the engine has failed: queued records will never be processed
         self._interrupted = ""  # why records are refused temporarily
-        self._is_closed = False  # whether all calls have ended
+        self._is_closed = False  # whether `end` waits no longer: the engine ends when the queues are empty
         self._changed = threading.Condition(self._lock)
 
     # ------------------------------------------------------------------ called by callers
@@ -183,7 +183,7 @@ class LocalCalls:
                 self._changed.notify_all()
 
     def end(self, reason: str, patience_s: float) -> None:
-        """Refuse new records with a reason. Wait at most `patience_s` for calls in flight; then the engine ends."""
+        """Refuse new records with a reason. Wait at most `patience_s` for all open calls; then the engine ends."""
         with self._changed:
             self.ended = self.obstacle = self.ended or reason
             self._changed.wait_for(lambda: not self._waiting, patience_s)
@@ -194,19 +194,19 @@ class LocalCalls:
     def fail(self, reason: str) -> None:
         with self._changed:
             self.ended = self.obstacle = self.ended or reason
-            self.stopped = reason
-        self._fail_open(reason)
+            self.failure = reason
+        self._fail_waiting(reason)
 
     def interrupt(self, reason: str) -> None:
-        """Fail all waiting calls with a reason until the engine begins again. Applied events stay applied."""
+        """Fail open calls with a reason, and refuse new ones until the engine begins again. Applied events stay."""
         with self._changed:
             self._interrupted = reason
             self.obstacle = self.ended or reason
             self._queues = {topic: _TenantQueues() for topic in self.topics}
             self.in_flight = 0
-        self._fail_open(reason)
+        self._fail_waiting(reason)
 
-    def _fail_open(self, reason: str) -> None:
+    def _fail_waiting(self, reason: str) -> None:
         with self._changed:
             failed, self._waiting = self._waiting, set()
             self._taken_calls.clear()
@@ -245,12 +245,12 @@ class LocalCalls:
         with self._lock:
             if self._is_closed and not any(map(len, self._queues.values())):
                 raise StopIteration
-            events = self._taken(self.topics[1], EVENTS_BATCH)
-            taken = [*self._taken(self.queries, QUERIES_BATCH), *events]
+            events = self._take_from(self.topics[1], EVENTS_BATCH)
+            taken = [*self._take_from(self.queries, QUERIES_BATCH), *events]
             self.in_flight += len(taken)
         return taken
 
-    def _taken(self, topic: str, limit: int) -> list[Record]:
+    def _take_from(self, topic: str, limit: int) -> list[Record]:
         """Take records of a log in round robin over tenants. They get their positions in this order."""
         queues, records = self._queues[topic], list[Record]()
         while len(queues) and len(records) < limit:
@@ -273,9 +273,8 @@ class LocalCalls:
         for output in outputs:
             if isinstance(output, Ack):
                 self.in_flight -= len(output.offsets)
-            elif output.position.topic != self.queries or isinstance(
-                output, Answer
-            ):  # a refused query has an answer too
+            # A refused query has a dead letter and an answer; its caller gets the answer.
+            elif output.position.topic != self.queries or isinstance(output, Answer):
                 with self._changed:
                     call = self._taken_calls.pop(output.position, None)
                     if call is not None:

@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.local_inputs import Delivered, Delivery, LocalCalls, batched, split_at_turns
+from recallflow.connectors.local_inputs import Delivered, Delivery, LocalCalls, batched, split_batches
 from recallflow.connectors.model_embedders import load_tiktoken
 from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder
@@ -38,7 +38,7 @@ from recallflow.operators.prepare import prepare
 from recallflow.operators.rules import Rules
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Ack, Answer, AuditEntry, DeadLetter, Output, ReceiptOutput, Reroute, TaskRequest, Verdict
-from recallflow.parsing import ends_turn
+from recallflow.parsing import ends_batch
 from recallflow.records import Position, Record
 from recallflow.responses import ErrorBody
 from recallflow.state.description import SINGLE_RUN_LOG, adopt_partition_count
@@ -269,7 +269,7 @@ def run_lines(
                 f"the first {offset:,} events differ from the events of an earlier replay: the log was changed. Replay "
                 "it under another file name. Only events with ids are then deduplicated"
             )
-        for lines in split_at_turns(feed, ends_turn):
+        for lines in split_batches(feed, ends_batch):
             append_ms, numbered = clock_ms(), enumerate(lines, offset)
             records = [Record(Position(topic, 0, at), line, append_ms, append_logged=False) for at, line in numbered]
             outputs: dict[int, list[Delivered]] = {at: [] for at in range(offset, offset + len(lines))}

@@ -171,7 +171,7 @@ class LocalService:
         return self.calls.obstacle
 
     def stop_reason(self) -> str:
-        return self.calls.stopped
+        return self.calls.failure
 
 
 @contextmanager

@@ -21,12 +21,12 @@ from recallflow.fields import NOT_BLANK, Model, json_values
 from recallflow.queries import QueryEvent
 
 MAX_DEPTH = 201  # limit of the JSON parser
-ERRORS_READ = 500  # converted errors of one event: converting them takes longer than finding them
+PROBLEMS_MAX = 500  # reported problems of one event: converting pydantic's errors takes longer than finding them
 UNKNOWN_REPORTED = 100  # unknown fields that a process logs
 _BYTE_ORDER_MARKS = {  # the longer ones first: UTF-32's mark begins with UTF-16's
     "UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
 }  # fmt: skip
-_TYPES = {  # type of a pydantic error → problem and remedy
+_PROBLEMS = {  # type of a pydantic error → problem and remedy
     "bool_type": "neither true nor false; give one of them, without quotes",
     "float_type": "not a number; give one, without quotes",
     "int_from_float": "not a whole number; give one",
@@ -65,10 +65,10 @@ def _types(union: Any) -> frozenset[str]:
 QUERY_TYPES = _types(QueryEvent)
 EVENT_TYPES = _types(MemoryEvent) | QUERY_TYPES
 _CONTROL_TYPES = _types(ControlEvent)
-_TURN_TYPES = QUERY_TYPES | {"memory.feedback"}
-_QUERY_TYPE, _TURN_TYPE = (
+_END_TYPES = QUERY_TYPES | {"memory.feedback"}
+_QUERY_TYPE, _END_TYPE = (
     re.compile("|".join(f'"{re.escape(kind)}"' for kind in sorted(types)).encode())
-    for types in (QUERY_TYPES, _TURN_TYPES)
+    for types in (QUERY_TYPES, _END_TYPES)
 )
 
 
@@ -111,10 +111,10 @@ def is_query(value: bytes) -> bool:
     return (_QUERY_TYPE.search(value) is not None or b"\\u" in value) and raw_event(value, QUERY_TYPES) is not None
 
 
-def ends_turn(value: bytes) -> bool:
+def ends_batch(value: bytes) -> bool:
     """Return whether later records must wait for the outputs of this record: a quality gate counts answers and
     feedback, and its verdicts affect later answers of all owners. Fast for other records."""
-    return (_TURN_TYPE.search(value) is not None or b"\\u" in value) and raw_event(value, _TURN_TYPES) is not None
+    return (_END_TYPE.search(value) is not None or b"\\u" in value) and raw_event(value, _END_TYPES) is not None
 
 
 def raw_event(value: bytes, types: frozenset[str] = EVENT_TYPES) -> dict[str, Any] | None:
@@ -160,7 +160,7 @@ def parse_as(model: type[M], value: bytes) -> M:
 
 def _check_size(value: bytes) -> None:
     """Refuse an event with too many values, because listing its problems would take too long."""
-    # Each value follows a comma or opens a container, which gives an upper bound.
+    # Every value but the outermost follows a comma or an opening bracket, which gives an upper bound.
     if value.count(b",") + value.count(b"[") + value.count(b"{") < limits.VALUES_MAX:
         return
     try:
@@ -206,8 +206,8 @@ def _report_once(kind: str, field: str) -> None:
 def _invalid(value: bytes, error: ValidationError, types: frozenset[str], unknown_type: ErrorCode) -> InvalidRecord:
     """Return all problems of an invalid event of one of `types`. `unknown_type` is the code for another type."""
     errors = error.errors(include_url=False, include_input=False)
-    unlisted = max(0, len(errors) - ERRORS_READ)
-    del errors[ERRORS_READ:]
+    unlisted = max(0, len(errors) - PROBLEMS_MAX)
+    del errors[PROBLEMS_MAX:]
     match errors[0]["type"]:
         case "json_invalid":
             return InvalidRecord.of("invalid_json", encoding_problem(value) or _json_problem(errors[0]["msg"]))
@@ -244,19 +244,19 @@ def _json_problem(message: str) -> str:
 def _problem(error: ErrorDetails, types: frozenset[str]) -> tuple[str, str]:
     """Return the field of one of pydantic's errors, and the problem with a remedy."""
     field, message = _path(error["loc"], types), error["msg"].removeprefix("Value error, ")
-    if error["type"] in _TYPES:
-        return field, _TYPES[error["type"]]
+    if error["type"] in _PROBLEMS:
+        return field, _PROBLEMS[error["type"]]
     if error["type"] == "string_pattern_mismatch":
         return field, "is blank" if message.endswith(f"'{NOT_BLANK}'") else "is blank, or holds a control character"
     limit = error.get("ctx", {}).get("max_length")
     if error["type"] == "too_long":
         length = error["ctx"]["actual_length"]  # None for an object
         count = "more" if length is None else f"{length:,}"
-        return field, f"has {count} items; it may have {limit:,}: give fewer, or send several"
+        return field, f"has {count} items; it may have {limit:,}: give fewer, or send several events"
     if error["type"] == "string_too_long":
         return field, f"may have at most {limit:,} characters: shorten it"
-    named_field, _, problem = message.partition(": ")
-    return (named_field, problem) if not field and problem else (field, message)  # a check of the whole event names one
+    named_field, _, problem = message.partition(": ")  # the text of a check of the whole event begins with a field
+    return (named_field, problem) if not field and problem else (field, message)
 
 
 def _path(location: tuple[int | str, ...], types: frozenset[str]) -> str:

@@ -34,7 +34,7 @@ LINES = b"".join(
         {"type": "message", "content": "The bicycle is in the cellar."}, {"type": "recall", "query": "Where?"},
     )
 )  # fmt: skip
-SOURCE = "flows.embedded.split_at_turns"
+SOURCE = "flows.embedded.split_batches"
 STEP = "operators.step.StateStep.take"
 PLACES = [SOURCE, STEP, "flows.embedded.StateLoop.continue_logs", "state.directory.StateDirectory.sync"]
 Broken = Callable[..., subprocess.CompletedProcess[bytes]]
