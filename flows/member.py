@@ -156,7 +156,7 @@ class GroupMember:
             *self.inputs,
             sync_s=self.config.engine.sync_ms / 1000,
             tails=self.ends.latest,
-            finished=list if completions is None else completions.pop_all,
+            completions=list if completions is None else completions.pop_all,
             wake=None if completions is None else completions.wake,
             failure=self.failure,
             stopping=self.stopping,
@@ -223,8 +223,8 @@ class GroupMember:
 
 
 def input_metrics(source: OwnedSource) -> Iterator[Metric]:
-    yield counter("records", "Records read from the input topics", "topic", source.progress.emitted, source.topics)
-    yield gauge("in_flight_records", "Records read and not completed", source.progress.in_flight())
+    yield counter("records", "Records read from the input topics", "topic", source.counters.emitted, source.topics)
+    yield gauge("in_flight_records", "Records read and not completed", source.counters.in_flight())
     readers = source.readers()
     lag = {(topic, str(number)): records for reader in readers for (topic, number), records in reader.lag().items()}
     help_text = "Records between the reader and the end of the partition"

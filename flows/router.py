@@ -269,7 +269,7 @@ def routing(
             observe(output)
             if isinstance(output, Ack):
                 topic, _, partition = output.source.rpartition(":")
-                source.progress.count_finished(topic, len(output.offsets))
+                source.counters.count_finished(topic, len(output.offsets))
                 source.catch_up.count_applied(output.source, output.offsets)
                 spans.end_or_park(Position(topic, int(partition), offset) for offset in output.offsets)
             else:

@@ -62,7 +62,7 @@ class RecordCounters:
 
 
 class BarrierProgress(NamedTuple):
-    """Progress of one partition at a barrier. Later outputs have at least the output offsets `tails`, of `tails_ms`."""
+    """Progress of one partition at a barrier. Outputs after it have at least the offsets `tails`, of `tails_ms`."""
 
     memory: LogProgress
     queries: LogProgress
@@ -82,7 +82,7 @@ class _Owned:
 
 
 class OwnedSource:
-    """Source of the records of the memory and query topics, for the partitions between `own` and `give_up`."""
+    """Source of the memory and query records of owned partitions: those of `own`, until `give_up`."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class OwnedSource:
         *,
         sync_s: float,  # interval of syncs of each partition, which barriers start
         tails: Callable[[], tuple[TopicOffsets, int]],  # returns end offsets of the output topics, and their time
-        finished: Callable[[], list[Any]] = list,  # returns further items to emit; a new one sets `wake`
+        completions: Callable[[], list[Any]] = list,  # returns completed calls to emit; a new one sets `wake`
         wake: threading.Event | None = None,
         stopping: threading.Event | None = None,  # event that ends the source
         failure: Callable[[], Exception | None] = lambda: None,  # returns another error that must stop the source
@@ -105,12 +105,12 @@ class OwnedSource:
         settle: Callable[[], None] = lambda: None,  # commits barriers that are synced and delivered, before each batch
     ) -> None:
         self.topics = (memory_topic, query_topic)
-        self.progress = RecordCounters()
+        self.counters = RecordCounters()
         self.catch_up, self.stopping = CatchUp(), stopping or threading.Event()
         self.outputs_from: dict[str, int] = {}  # `topic:partition` → first offset whose outputs this run sends
         self.done_before: dict[str, Collection[int]] = {}  # `topic:partition` → later offsets that are done already
         self._sync_s, self._tails, self._clock_s = sync_s, tails, clock_s
-        self._finished, self._closing, self._settle = finished, closing or CloseErrors(), settle
+        self._completions, self._closing, self._settle = completions, closing or CloseErrors(), settle
         self._owned: dict[int, _Owned] = {}
         self._standbys: dict[int, Lane] = {}  # standby partitions, owned by another member
         self._barriers: dict[tuple[int, int], BarrierProgress] = {}
@@ -119,7 +119,7 @@ class OwnedSource:
         wake = wake or threading.Event()
         queries = LaneReader("queries", options, wake, new_consumer, remedies.queries, memory_ends=memory_ends)
         memories = LaneReader("memories", options, wake, new_consumer, remedies.memories, ends=True)
-        self._scheduler = InputScheduler(queries, memories, wake, self.progress.in_flight, self._queries_room, failure)
+        self._scheduler = InputScheduler(queries, memories, wake, self.counters.in_flight, self._queries_room, failure)
         self._waits_for_writes = memory_ends is not None
         self._began = self._ended = False
 
@@ -198,16 +198,16 @@ class OwnedSource:
             signals += self._close([*self._owned])
             for partition in [*self._standbys]:
                 signals += self._close_standby(partition)
-            return [*signals, *self._finished()]
+            return [*signals, *self._completions()]
         self._scheduler.begin()
-        records, finished, barriers = self._records(), self._finished(), [*self._due_barriers()]
-        if not (records or signals or barriers or finished):
+        records, completions, barriers = self._records(), self._completions(), [*self._due_barriers()]
+        if not (records or signals or barriers or completions):
             self._scheduler.wait()
-        return [*finished, *signals, *records, *barriers]
+        return [*completions, *signals, *records, *barriers]
 
     def _queries_room(self) -> int:
         limit = self._queries_max
-        return BATCH_MAX if limit is None else limit - self.progress.in_flight(self.topics[1])
+        return BATCH_MAX if limit is None else limit - self.counters.in_flight(self.topics[1])
 
     def _records(self) -> list[Record]:
         """Return queries first, then as many memory events as the scheduler allows."""
@@ -223,7 +223,7 @@ class OwnedSource:
             scheduler.add_memories(len(memories))
         for records in (queries, memories):
             if records:
-                self.progress.count_emitted(records[0].position.topic, len(records))
+                self.counters.count_emitted(records[0].position.topic, len(records))
         return [*queries, *memories]
 
     def _take(self, number: int, lane: Lane, limit: int) -> list[Record]:
@@ -317,6 +317,6 @@ def lane_progress(lane: Lane) -> LogProgress:
 
 
 def lane_at(topic: str, number: int, at: LogProgress, end: int, first: int | None = None) -> Lane:
-    """Return a lane from a committed progress, or from `first`, whose records are not answered again."""
+    """Return a lane that begins at its committed progress, or at `first` if that is earlier, to rebuild state."""
     begins = at.first if first is None else min(first, at.first)
     return Lane(topic, number, begins, end, at.next_offset, at.since_ms, frozenset(at.ahead), frozenset(at.open))

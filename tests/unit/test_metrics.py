@@ -146,8 +146,8 @@ def test_metrics_show_the_counts(running: Any) -> None:
     known = {"recallflow_ready": 0, f"recallflow_build_info{{'version': '{__version__}'}}": 1}
     assert (shown(metrics), metrics.obstacle()) == (known, "starting")
     metrics.attach(running)
-    running.source.progress.count_emitted(MEMORIES, 5)
-    running.source.progress.count_finished(MEMORIES, 2)
+    running.source.counters.count_emitted(MEMORIES, 5)
+    running.source.counters.count_finished(MEMORIES, 2)
     for output in (answer(100, processing_time_ms=2.0), answer(101, processing_time_ms=70.0), letter(MEMORIES, 1)):
         running.output_counter.observe(output)
     found = shown(metrics)

@@ -150,7 +150,7 @@ class Engine:
             if isinstance(output, OutputBarrier):
                 yield output
             if isinstance(output, Ack):
-                self.source.progress.count_finished(output.source.partition(":")[0], len(output.offsets))
+                self.source.counters.count_finished(output.source.partition(":")[0], len(output.offsets))
             if isinstance(output, Answer | ReceiptOutput):
                 self.answered += isinstance(output, Answer)
                 yield ToSend("out", 0, Outgoing(str(output.position), output.number, output.key, output.body))

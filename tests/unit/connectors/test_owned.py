@@ -56,7 +56,7 @@ class Member:
         found = self.source.next_batch()
         for record in found:
             if isinstance(record, Record):
-                self.source.progress.count_finished(record.position.topic, 1)
+                self.source.counters.count_finished(record.position.topic, 1)
         return found
 
     def until(self, true: Callable[[list[Any]], bool]) -> list[Any]:
@@ -189,7 +189,7 @@ def test_queries_in_flight_are_bounded(kafka: FakeKafka) -> None:
     kafka.await_(lambda: len(queries.queue) == 5 and len(memories.queue) == 1)
     taken = [*member.source.next_batch(), *member.source.next_batch()]
     assert sorted(values(taken)) == ["a", "b", "c", "m"]
-    member.source.progress.count_finished(QUERIES, 2)
+    member.source.counters.count_finished(QUERIES, 2)
     assert values(member.source.next_batch()) == ["d", "e"]
     member.source.close()
 

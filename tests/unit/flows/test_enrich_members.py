@@ -161,7 +161,7 @@ class Member:
             TOPICS.enrichment,
             sync_s=0.02,
             tails=lambda: (brokers.ends(), 1),
-            finished=self.runtime.completions.pop_all,
+            completions=self.runtime.completions.pop_all,
             wake=self.runtime.completions.wake,
             new_consumer=brokers.kafka.consumer,
             queries_in_flight_max=20,
