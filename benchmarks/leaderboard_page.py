@@ -68,14 +68,14 @@ Every other system stores "Speaker: text". recallflow receives text, speaker, ro
 Of `locomo`, the others store "[8 May 2023] Speaker: text", which raises their figures. In `chinese` and `assistant` the
 date lowers them, and is not stored."""),
     ("own", "Of the formats locomo, longmemeval and realtalk, the others store the date before the speaker."),
+    ("own", "recallflow's weights were fitted to parts of LoCoMo, FriendsQA, MemDaily and BEAM, an advantage there."),
     ("any", "recallflow indexes passages of long turns. The others receive whole turns."),
-    ("minilm", "MiniLM reads the beginning of a long turn."),
+    ("minilm", "MiniLM reads the beginning of a long turn. mem0 recommends larger embedding models."),
     ("development", "BM25 over passages of 800 characters has .637 nDCG@10 on `assistant`, BM25 content words .616."),
     ("any", VECTORS),
     ("any", """\
 mem0 runs without an LLM (`infer=False`), and without spaCy (`mem0ai[nlp]`), which it recommends for lemmas and entities
 of its hybrid search."""),
-    ("minilm", "mem0 recommends larger embedding models than MiniLM."),
     ("any", """\
 LangChain's BM25 has the word function of "BM25 stemmed". LlamaIndex's has English stems and single characters of
 Chinese, Japanese and Korean."""),
