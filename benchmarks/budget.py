@@ -118,11 +118,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 ]
             for name, found_by in filled.items():
                 figures[f"{kind} {tokens} {name}"] = found = measure(conversations, found_by)
-                print(
-                    f"{kind:<18} {tokens:5} {name:<11}",
-                    " / ".join(f"{value:.3f}" for value in found.values()),
-                    flush=True,
-                )
+                means = " / ".join(f"{value:.3f}" for value in found.values())
+                print(f"{kind:<18} {tokens:5} {name:<11} {means}", flush=True)
     write_json(figures, chosen.json)
 
 
