@@ -42,7 +42,7 @@ class HotOwner:
         self.stored_graph = OwnerGraph(partition, self.key)
         self.index: OwnerIndex | None = None
         self._segments: Segments | None = None
-        self.past_index: tuple[object, OwnerIndex] | None = None  # with its moment, of the query in progress
+        self.past_index: tuple[object, OwnerIndex] | None = None  # (moment, index) of the historical query in progress
         self.scoped_indexes: OrderedDict[tuple[str, ...], ScopedIndex] = OrderedDict()  # by projects
         self._hot_graph: HotGraph | None = None
         self._usage: OwnerUsage | None = None

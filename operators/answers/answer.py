@@ -1,4 +1,4 @@
-"""The response to a query, from committed records, and its effects: usage counts, times and sessions of memories.
+"""Responses to queries, from committed records, and their effects: the memories' usage, and what a session returned.
 
 Effects are applied exactly once. They are committed with the next event or at the next sync: a query alone does not
 write to disk. A query may be answered again after a crash. Its mark, a stored record, then shows that its effects are
@@ -6,8 +6,8 @@ stored, because effects and mark are one atomic write. A repeated query id has n
 ids are stored to detect it.
 
 A query of a finite log needs no mark, because its position is stored with its effects. Other queries may be answered
-long after their offset. Marks are therefore deleted by generation: the second barrier of the partition confirms that
-the previous one is committed."""
+after later ones, so that a position does not suffice. A mark can be deleted once its query's offset is committed. That
+is certain after two barriers of the partition, so marks have generations, one per interval between barriers."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -38,7 +38,7 @@ from recallflow.operators.recall.moment import Moment, graph_at
 from recallflow.operators.recall.pipeline import plan_embedding, plan_model_calls, ranked_only, recall
 from recallflow.operators.recall.ranking_input import tenant_settings, unread_field_warnings
 from recallflow.operators.recall.shared import QuestionVector, Shared
-from recallflow.operators.recall.stages import ComposedAnswer, Effects, Engine, Find, RecallRequest
+from recallflow.operators.recall.stages import AnswerComposer, ComposedAnswer, Effects, Engine, RecallRequest
 from recallflow.operators.rules import Rules
 from recallflow.queries import (
     K_MAX,
@@ -65,11 +65,12 @@ from recallflow.state.usage import Usage, encode_seqs
 
 ROWS_AT_ONCE = 256
 HISTORY_EDGES = 100  # edges in `memory.history`: the memory's newest, and edges to similar memories
-_SAME_FIELDS = ("query", "tenant_id", "user_id", "environment", "timestamp", "as_of")
-_TRACED_FIELDS = (*_SAME_FIELDS, "project_id", "k", "mode", "filters", "traversal_depth")
-RETURNED_MOST = 200  # the newest returned memories stored per session
-IDS_MOST = 64
-_ID_BYTES = 8
+# Fields that a recall query takes from a `graph.facts` or `graph.trace` query.
+_FACTS_FIELDS = ("query", "tenant_id", "user_id", "environment", "timestamp", "as_of")
+_TRACE_FIELDS = (*_FACTS_FIELDS, "project_id", "k", "mode", "filters", "traversal_depth")
+RETURNED_MAX = 200  # the newest returned memories stored per session
+QUERY_IDS_MAX = 64  # the newest ones stored per owner
+_QUERY_ID_BYTES = 8
 
 
 class Answerer:
@@ -102,8 +103,8 @@ class Answerer:
         composed: ComposedAnswer | None = None,
         has_event: Callable[[], bool] = lambda: False,
     ) -> tuple[Response, Effects | None]:
-        """Return a query's response and its effects. Raise InvalidRecord if there is no answer. `results` are of
-        models, `composed` is the answer that was composed during their calls. `has_event`: see `recall`."""
+        """Return a query's response and its effects. Raise InvalidRecord if there is no answer. `results` are those of
+        model calls, `composed` is the answer that was composed meanwhile. `has_event`: see `recall`."""
         if isinstance(ask.query, Recall):
             return recall(self._engine, self._to_request(ask.query, ask), results, composed, has_event)
         response, warnings = self._look_up(ask, results), unread_field_warnings(ask.query)
@@ -111,13 +112,13 @@ class Answerer:
 
     def plan_model_calls(
         self, ask: Ask, results: ModelResults, composed: ComposedAnswer | None
-    ) -> tuple[ModelRequests, Find | None]:
+    ) -> tuple[ModelRequests, AnswerComposer | None]:
         """Return the model requests that precede an answer, and a function that composes the answer meanwhile."""
         match query := ask.query:
             case Recall():
                 return plan_model_calls(self._engine, self._to_request(query, ask), results, composed)
             case GraphTrace() | GraphFacts() if "embed" in self._engine.models:
-                ranked_query = _traced(query) if isinstance(query, GraphTrace) else _searched(query)
+                ranked_query = _trace_recall(query) if isinstance(query, GraphTrace) else _facts_recall(query)
                 if ranked_query is not None:
                     return plan_embedding(self._engine, self._to_request(ranked_query, ask), results), None
         return ModelRequests(), None
@@ -134,8 +135,8 @@ class Answerer:
         vectors = dict[str, QuestionVector]()
         for number, text in enumerate(requests.texts):
             embedded = calls["embed"]
-            given = embedded.result[number] if embedded.failure is None else embedded.failure
-            vectors[text] = questions.receive(text, given, embedded.took_ms)
+            outcome = embedded.result[number] if embedded.failure is None else embedded.failure
+            vectors[text] = questions.receive(text, outcome, embedded.took_ms)
         return replace(
             results,
             calls={**results.calls, **calls},
@@ -154,15 +155,15 @@ class Answerer:
     def _to_request(self, query: Recall, ask: Ask) -> RecallRequest:
         tenant_id, at_ms = ask.owner.tenant_id, ask.record.append_ms
         tenant = tenant_settings(self._decisions, tenant_id, at_ms)
-        with_context = model_calls.context_tokens(query) is not None
-        chosen = categories(self._decisions, tenant_id, at_ms) if with_context else []
-        descriptions = {category.name: category.description for category in chosen}
+        has_context = model_calls.context_tokens(query) is not None
+        shown = categories(self._decisions, tenant_id, at_ms) if has_context else []
+        descriptions = {category.name: category.description for category in shown}
         return RecallRequest(self._owners.get(ask.owner), query, ask, tenant, descriptions)
 
     def _facts(self, query: GraphFacts, ask: Ask, results: ModelResults) -> Facts:
         hot, moment = self._owners.get(ask.owner), Moment.of(query, ask.asked_ms, ask.projects)
         best_seqs: list[int] = []
-        if (recall_query := _searched(query)) is not None:
+        if (recall_query := _facts_recall(query)) is not None:
             ranked = ranked_only(self._engine, self._to_request(recall_query, ask), results)
             index, graph = ranked.inputs.index, ranked.graph.graph
             best_seqs = index.conversation.facts["seq"][ranked.ranking.positions].tolist()
@@ -188,14 +189,14 @@ class Answerer:
             case EpisodesList():
                 index = self._index(ask)
                 rows = partial(self._rows, hot, index)
-                found = lookups.list_episodes(hot, index, rows, query, now_ms, self._engine.episode_gap_ms)
-                return Response(query_id=query_id, status="ok", episodes=found)
+                episodes = lookups.list_episodes(hot, index, rows, query, now_ms, self._engine.episode_gap_ms)
+                return Response(query_id=query_id, status="ok", episodes=episodes)
             case GraphStatus():
                 check_all_projects(ask)
                 report = status(hot.stored_graph, self._expansions, hot.owner.tenant_id, ask.record.append_ms)
                 return Response(query_id=query_id, status="ok", graph_status=report)
             case GraphTrace():
-                ranked = ranked_only(self._engine, self._to_request(_traced(query), ask), results)
+                ranked = ranked_only(self._engine, self._to_request(_trace_recall(query), ask), results)
                 fallback = self._expansions.fallback(ask.owner.tenant_id, ask.record.append_ms)
                 positions, scores = ranked.ranking.positions, ranked.ranking.scores
                 traced = trace(ranked.graph, positions, scores, query.traversal_depth, fallback)
@@ -220,7 +221,7 @@ class Answerer:
                 if totals is not None and (state := erasure_state(self._partition, hot)) is not None:
                     counts["erasure"] = state
                 return Response(query_id=query_id, status="ok", stats=counts)
-        raise TypeError(f"{query.type} is not answered here")
+        raise TypeError(f"unknown query type {query.type}")
 
     def _versions(self, hot: HotOwner, memory_id: str, projects: tuple[str, ...] | None) -> list[MemoryRow]:
         """Return all versions of a memory, oldest first. Raise InvalidRecord if there is none in a readable project."""
@@ -242,8 +243,8 @@ class Answerer:
     def _without_other_projects(self, hot: HotOwner, row: MemoryRow, projects: tuple[str, ...]) -> MemoryRow:
         """Return a memory without references to memories of other projects."""
 
-        def is_readable(origin: dict[str, Any]) -> bool:
-            head = hot.memory_head(origin["memory_id"])
+        def is_readable(source: dict[str, Any]) -> bool:
+            head = hot.memory_head(source["memory_id"])
             entry = None if head is None else self._value_or_error(keys.entry(hot.key, head.seq))
             return (Entry.decode(entry).project_id if isinstance(entry, bytes) else None) in projects
 
@@ -255,7 +256,7 @@ class Answerer:
         return replace(row, derived_from=readable if is_readable(origin) else None)
 
     def _rows(self, hot: HotOwner, index: OwnerIndex, slots: list[int]) -> list[MemoryRow | None]:
-        """Return the rows of slots, each in its version; unreadable ones are redacted."""
+        """Return the rows of slots, each in the index's version. Rows that cannot be decrypted are redacted."""
         versions = index.facts["version"][slots].tolist()
         row_keys = [
             keys.row(hot.key, hot.stored_name(index.ids[slot]), version)
@@ -270,7 +271,7 @@ class Answerer:
         return [None if row is None else self._without_other_projects(hot, row, projects) for row in rows]
 
     def _read(self, row_keys: list[bytes]) -> list[MemoryRow | DecryptionFailed | None]:
-        """Return the rows of keys, in batched reads; one by one if any is unreadable."""
+        """Return the rows of keys, read in batches. If one cannot be decrypted, its batch is read one by one."""
         rows: list[MemoryRow | DecryptionFailed | None] = []
         for start in range(0, len(row_keys), ROWS_AT_ONCE):
             part = row_keys[start : start + ROWS_AT_ONCE]
@@ -293,16 +294,16 @@ class Answerer:
         return self._engine.index_at(self._owners.get(ask.owner), Moment(ask.asked_ms, projects=ask.projects))
 
 
-def _traced(query: GraphTrace) -> Recall:
+def _trace_recall(query: GraphTrace) -> Recall:
     """Return the recall query whose ranking a trace shows."""
-    return Recall(type="recall", **{name: getattr(query, name) for name in _TRACED_FIELDS})
+    return Recall(type="recall", **{name: getattr(query, name) for name in _TRACE_FIELDS})
 
 
-def _searched(query: GraphFacts) -> Recall | None:
-    """Return the recall query for the same text, owner and moment, if there is a text."""
+def _facts_recall(query: GraphFacts) -> Recall | None:
+    """Return the recall query that ranks the memories for facts; None if entities or no text are given."""
     if query.query is None or query.entities:
         return None
-    return Recall(type="recall", k=K_MAX, **{name: getattr(query, name) for name in _SAME_FIELDS})
+    return Recall(type="recall", k=K_MAX, **{name: getattr(query, name) for name in _FACTS_FIELDS})
 
 
 class EffectLog:
@@ -311,35 +312,35 @@ class EffectLog:
     def __init__(self, partition: Partition, owners: Owners, rules: Rules) -> None:
         """Load the stored marks. Marks of an earlier run join the current generation, because their age is unknown."""
         self._partition, self._owners, self._input_ends = partition, owners, rules.input_ends
-        self._has_marks = rules.is_replayable and not rules.input_ends  # otherwise no query can come again
+        self._has_marks = rules.is_replayable and not rules.input_ends  # otherwise no query needs one
         stored = dict(partition.scan_readable(keys.EFFECTS)) if self._has_marks else {}
-        # One generation per interval between barriers of the partition, the oldest first.
+        # By key, of each interval between barriers, the oldest first.
         self._generations = deque[dict[bytes, bytes]]([{}, {}, stored])
 
     def stage(self, ask: Ask, effects: Effects) -> None:
-        """Stage the effects of an answer unless they are stored. In a finite log, the query's applied position shows
-        that they are."""
+        """Stage the effects of an answer unless they are stored. In a finite log, the applied position shows whether
+        they are, otherwise the mark."""
         position = ask.record.position if self._input_ends else None
         if position is not None and self._partition.is_applied(position):
             return
-        hot, staged = self._owners.get(ask.owner), self._mark(ask.record) if self._has_marks else {}
+        hot, staged = self._owners.get(ask.owner), self._new_mark(ask.record) if self._has_marks else {}
         if staged is None:
             return
-        if effects.seqs and (ask.query.id is None or self._is_new(hot, ask.query.id, staged)):
+        if effects.seqs and (ask.query.id is None or self._add_query_id(hot, ask.query.id, staged)):
             usages = hot.usage().record_returns(effects.seqs, effects.at_ms)
             staged |= {keys.usage(hot.key, seq): record for seq, record in zip(effects.seqs, usages, strict=True)}
             if effects.session_id is not None:
                 returned_again = set(effects.seqs)
                 earlier = (seq for seq in hot.returned_seqs(effects.session_id).tolist() if seq not in returned_again)
-                returned = [*earlier, *effects.seqs][-RETURNED_MOST:]  # distinct, the latest last
+                returned = [*earlier, *effects.seqs][-RETURNED_MAX:]  # distinct, the latest last
                 staged[keys.session(hot.key, hot.stored_name(effects.session_id))] = encode_seqs(returned)
         self._partition.stage(staged, position, can_wait=True)
 
-    def _mark(self, record: Record) -> Values | None:
-        """Mark the query. Return the record to store with its effects; None if they are stored already."""
+    def _new_mark(self, record: Record) -> Values | None:
+        """Return the mark to store with a query's effects; None if they are stored already."""
         keyring, position = self._partition.keyring, record.position
         key = keys.effects(keyring.name(b"", position.source), position.offset)
-        # The content is part of the mark, because a replaced input file may give the position to another query.
+        # The mark has a digest of the query, because a replaced input file may have another query at this position.
         content = keyring.digest(b"", record.value)
         for generation in self._generations:
             if generation.get(key) == content:
@@ -349,16 +350,16 @@ class EffectLog:
         return {key: content}
 
     def forget_marks(self) -> None:
-        """Begin a generation, and delete the marks of the oldest one."""
+        """Begin a generation of marks at a barrier, and delete the oldest one."""
         if self._has_marks:
             self._generations.append({})
             self._partition.stage(dict.fromkeys(self._generations.popleft()))
 
-    def _is_new(self, hot: HotOwner, query_id: str, staged: Values) -> bool:
-        """Return whether the query id is new among the owner's latest ones, and add it."""
-        key, name = keys.query_ids(hot.key), hot.stored_name(query_id)[:_ID_BYTES]
+    def _add_query_id(self, hot: HotOwner, query_id: str, staged: Values) -> bool:
+        """Add a query id to the owner's latest ones in `staged`. Return whether it is new."""
+        key, name = keys.query_ids(hot.key), hot.stored_name(query_id)[:_QUERY_ID_BYTES]
         names = self._partition.get(key) or b""
         if name in names:  # a match across two names is as unlikely as a hash collision
             return False
-        staged[key] = (names + name)[-IDS_MOST * _ID_BYTES :]
+        staged[key] = (names + name)[-QUERY_IDS_MAX * _QUERY_ID_BYTES :]
         return True

@@ -91,7 +91,7 @@ class ModelQueries(QueryPool):
     def queries(self) -> Collection[ParkedQuery]:
         return [query.parked for query in self._calls.values()]
 
-    def begin(self, parked: ParkedQuery, requests: ModelRequests, find: Callable[[], ComposedAnswer | None]) -> int:
+    def begin(self, parked: ParkedQuery, requests: ModelRequests, compose: Callable[[], ComposedAnswer | None]) -> int:
         """Start all model calls of a query, and search meanwhile. Return the number of the completion."""
         number = next(call_numbers)
         job = ModelJob(parked.ask.owner.tenant_id, requests, parked.ask.record.position)
@@ -99,7 +99,7 @@ class ModelQueries(QueryPool):
         began_s = self._timer()
         self._models.runtime.submit([call])
         has_room = sum(query.composed is not None for query in self.queries()) < COMPOSED_MAX
-        parked = parked._replace(composed=find() if has_room else None)
+        parked = parked._replace(composed=compose() if has_room else None)
         self._calls[number] = _ModelQuery(parked, requests, call, began_s)
         return number
 

@@ -31,7 +31,7 @@ from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, retry_once
 from recallflow.operators.recall.model_calls import NO_RESULTS, ModelRequests
 from recallflow.operators.recall.moment import Moment
-from recallflow.operators.recall.stages import ComposedAnswer, Effects, Find
+from recallflow.operators.recall.stages import AnswerComposer, ComposedAnswer, Effects
 from recallflow.operators.rules import Rules
 from recallflow.outputs import Answer, DeadLetter, Output, Verdict
 from recallflow.owner import Owner
@@ -240,11 +240,11 @@ class Queries:
     def _ask_models(self, parked: ParkedQuery) -> list[Output]:
         """Answer a query, or park it until its models have results. In a finite log, block until then."""
         while self._model_queries is not None:
-            requests, find = self._plan_model_calls(parked)
+            requests, compose = self._plan_model_calls(parked)
             if not requests:
-                parked = parked._replace(composed=find())
+                parked = parked._replace(composed=compose())
                 break
-            number = self._model_queries.begin(parked, requests, find)
+            number = self._model_queries.begin(parked, requests, compose)
             if not self._rules.input_ends:
                 return []
             self._model_queries.wait(number)
@@ -257,14 +257,14 @@ class Queries:
     def _plan_model_calls(self, parked: ParkedQuery) -> tuple[ModelRequests, Callable[[], ComposedAnswer | None]]:
         """Return the model requests of a query, and the search meanwhile. Internal errors become warnings."""
         position, plan = parked.ask.record.position, self._answerer.plan_model_calls
-        planned: tuple[ModelRequests, Find | None] = ModelRequests(), None
+        planned: tuple[ModelRequests, AnswerComposer | None] = ModelRequests(), None
         with suppress(InvalidRecord):
             planned = once(STEP, position, plan, parked.ask, parked.results, parked.composed)
-        requests, find = planned
+        requests, compose = planned
 
         def find_or_none() -> ComposedAnswer | None:
             with suppress(InvalidRecord, DecryptionFailed):
-                return None if find is None else once(STEP, position, find)
+                return None if compose is None else once(STEP, position, compose)
             return None
 
         return requests, find_or_none

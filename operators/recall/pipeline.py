@@ -24,11 +24,11 @@ from recallflow.operators.recall.rank_and_judge import rank_candidates, read_sig
 from recallflow.operators.recall.ranking_input import Tuning, ranking_parameters
 from recallflow.operators.recall.stages import (
     NO_SUMMARIES,
+    AnswerComposer,
     CategorySummaries,
     ComposedAnswer,
     Engine,
     Expanded,
-    Find,
     Permitted,
     QueryRun,
     Ranked,
@@ -87,7 +87,7 @@ def ranked_only(engine: Engine, request: RecallRequest, results: ModelResults = 
 
 def plan_model_calls(
     engine: Engine, request: RecallRequest, results: ModelResults, composed: ComposedAnswer | None
-) -> tuple[ModelRequests, Find | None]:
+) -> tuple[ModelRequests, AnswerComposer | None]:
     """Return the model requests before a query can be answered, and a function that composes the answer meanwhile.
     Without requests the function composes the whole answer."""
     if composed is not None:

@@ -194,4 +194,4 @@ class ComposedAnswer:
 
 
 # Composes an answer while models process the query's requests. It is None if the answer must wait for their results.
-Find = Callable[[], ComposedAnswer]
+AnswerComposer = Callable[[], ComposedAnswer]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 
 from recallflow.credentials import ApiKeyText
-from recallflow.operators.answers.answer import IDS_MOST, RETURNED_MOST, EffectLog
+from recallflow.operators.answers.answer import QUERY_IDS_MAX, RETURNED_MAX, EffectLog
 from recallflow.operators.answers.fit import MIN_CUT_BYTES, fitted
 from recallflow.operators.audit import OUTPUT_NUMBER
 from recallflow.operators.events import Ask
@@ -199,9 +199,9 @@ def test_answers_about_now_count_once_per_query_id(asked: list[dict[str, Any]], 
 
 
 def test_only_the_latest_ids_are_known() -> None:
-    events = said("the red bike") + [ask(id=f"q{n}") for n in range(IDS_MOST)]
-    assert used([*events, ask(id="q0")], "m0")[0]["count"] == IDS_MOST
-    assert used([*events, ask(id="new"), ask(id="q0")], "m0")[0]["count"] == IDS_MOST + 2
+    events = said("the red bike") + [ask(id=f"q{n}") for n in range(QUERY_IDS_MAX)]
+    assert used([*events, ask(id="q0")], "m0")[0]["count"] == QUERY_IDS_MAX
+    assert used([*events, ask(id="new"), ask(id="q0")], "m0")[0]["count"] == QUERY_IDS_MAX + 2
 
 
 def test_a_session_remembers_the_newest_it_returned(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_session_remembers_the_newest_it_returned(tmp_path: Path) -> None:
     logs.answer()
     (returned,) = logs.table(keys.SESSION)
     seqs = [int.from_bytes(returned[at : at + 8], "little") for at in range(0, len(returned), 8)]
-    assert len(seqs) == RETURNED_MOST
+    assert len(seqs) == RETURNED_MAX
     assert set(seqs) == set(range(50, 250))
     assert set(seqs[-50:]) == set(range(50, 100))  # asked for again
 
