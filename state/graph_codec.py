@@ -134,7 +134,7 @@ class Statement(NamedTuple):
     memory_id: str
     seq: int
     ingested_ms: int  # the time of the first ingestion
-    relation: bool  # whether the statement is one of the memory's own relations
+    is_relation: bool  # whether the statement is one of the memory's own relations
     archived: bool = False
     properties: dict[str, Any] | None = None
     weight: float = 1.0
@@ -142,7 +142,7 @@ class Statement(NamedTuple):
     valid_from_ms: int | None = None
     valid_to_ms: int | None = None
     stated_ms: int = EPOCH_MS_MIN  # the event time of the memory
-    derived: bool = False  # whether it was extracted from the memory and the memories at the edge's ends
+    derived: bool = False  # by enrichment; withdrawn with a change of its memory, or of a memory at an end of the edge
 
 
 class GivenEdge(NamedTuple):
@@ -168,7 +168,7 @@ class EdgeRow(NamedTuple):
     given: GivenEdge | None = None
     statements: tuple[Statement, ...] = ()
     archived: bool | None = None  # set by `graph.archive`; overrides `archived` of `given` and `statements`
-    added_ms: int = EPOCH_MS_MIN  # the ingestion time of the edge
+    added_ms: int = EPOCH_MS_MIN  # the time of its creation; the statements of that time may be gone
 
     @classmethod
     def decode(cls, data: bytes) -> "EdgeRow":
@@ -191,7 +191,7 @@ class EdgeRow(NamedTuple):
 
     @property
     def joins_entities(self) -> bool:
-        """Return whether the edge merges two entities: with sufficient confidence, and without an end."""
+        """Return whether the edge merges two entities: with sufficient confidence, and valid without end."""
         if self.type != SAME_AS or self.is_archived or not (is_entity(self.source) and is_entity(self.target)):
             return False
         return self.current.confidence >= SAME_AS_CONFIDENCE and self.ends_ms is None

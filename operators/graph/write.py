@@ -113,7 +113,7 @@ def relations(row: MemoryRow) -> list[StatedRelation]:
         key = codec.node_key(codec.ENTITY_KIND, name)
         return NodeKey(names.get(key, key))
 
-    plain = codec.Statement(row.id, row.seq, row.ingested_ms, relation=True, stated_ms=row.updated_ms)
+    plain = codec.Statement(row.id, row.seq, row.ingested_ms, is_relation=True, stated_ms=row.updated_ms)
     found: list[StatedRelation] = []
     for relation in row.relations:
         source, target, kind = end(relation["source"]), end(relation["target"]), relation["type"]
@@ -270,9 +270,9 @@ class GraphWriter:
         stated = [name.hex() for one in edges if (name := self._write_relation(row, one)) is not None]
         evidence = before.evidence if before else []
         if before is not None:
-            self._withdraw([name for name in before.relations if name not in stated], row.id, relation=True)
+            self._withdraw([name for name in before.relations if name not in stated], row.id, is_relation=True)
             if memory.content_changed:
-                self._withdraw(evidence, row.id, relation=False)
+                self._withdraw(evidence, row.id, is_relation=False)
                 evidence = []
         sketch = before.sketch if before else b""
         if memory.content_changed and self._limits.max_per_memory:
@@ -299,8 +299,8 @@ class GraphWriter:
         if before is not None:
             for node in before.links:
                 changes.unlink(seq, node)
-            self._withdraw(before.relations, memory_id, relation=True)
-            self._withdraw(before.evidence, memory_id, relation=False)
+            self._withdraw(before.relations, memory_id, is_relation=True)
+            self._withdraw(before.evidence, memory_id, is_relation=False)
             for stated in dict.fromkeys([*before.relations, *before.evidence]):
                 changes.forget_statements(bytes.fromhex(stated), seq)
             changes.put_links(seq, None)
@@ -334,7 +334,7 @@ class GraphWriter:
         left = at_most - EDGE_WEIGHT * len(edges)
         withdrawn = row.evidence[: left // STATED_WEIGHT] if row is not None else []
         if row is not None and withdrawn:
-            self._withdraw(withdrawn, memory_id, relation=False)
+            self._withdraw(withdrawn, memory_id, is_relation=False)
             for stated in withdrawn:
                 changes.forget_statements(bytes.fromhex(stated), seq)
             changes.put_links(seq, row._replace(evidence=row.evidence[len(withdrawn) :]))
@@ -404,17 +404,17 @@ class GraphWriter:
             changes.put_edge(name, edge._replace(statements=statements))
         return name
 
-    def _withdraw(self, names: list[str], memory_id: str, relation: bool) -> None:
+    def _withdraw(self, names: list[str], memory_id: str, is_relation: bool) -> None:
         """Withdraw a memory's statements of edges. An edge without statements is removed."""
         for name in map(bytes.fromhex, names):
             edge = self._changes.edge(name)
             if edge is None:
                 continue
-            is_end = NodeKey(memory_id, memory=True) in (edge.source, edge.target) and not relation
-            others = [one for one in edge.statements if not _is_of(one, memory_id, relation)]
+            is_end = NodeKey(memory_id, memory=True) in (edge.source, edge.target) and not is_relation
+            others = [one for one in edge.statements if not _is_of(one, memory_id, is_relation)]
             statements = tuple(one for one in others if not (is_end and one.derived))
             given = edge.given
-            if given is not None and not given.is_unconditional and all(one.relation for one in statements):
+            if given is not None and not given.is_unconditional and all(one.is_relation for one in statements):
                 given = None
             if given is None and not statements:
                 self._changes.remove_edge(name, edge)
@@ -424,11 +424,11 @@ class GraphWriter:
 
 def with_statement(others: Iterable[codec.Statement], statement: codec.Statement) -> tuple[codec.Statement, ...]:
     """Return the newest statements in order of their memories, up to a limit."""
-    return tuple(sorted([*others, statement], key=lambda one: (one.seq, one.relation)))[-STATEMENTS_MAX:]
+    return tuple(sorted([*others, statement], key=lambda one: (one.seq, one.is_relation)))[-STATEMENTS_MAX:]
 
 
-def _is_of(statement: codec.Statement, memory_id: str, relation: bool) -> bool:
-    return statement.memory_id == memory_id and statement.relation == relation
+def _is_of(statement: codec.Statement, memory_id: str, is_relation: bool) -> bool:
+    return statement.memory_id == memory_id and statement.is_relation == is_relation
 
 
 MakeWriter = Callable[[GraphChanges, Similarity], GraphWriter]
