@@ -94,7 +94,7 @@ def requests(lines: list[bytes], embedder: Embedder, enrichment: EnrichmentSetti
         StateDirectory.open(Path(folder) / "state", fingerprint, settings.cache_bytes) as directory,
     ):
         rules = settings.rules(embedder, QUERIES, input_ends=False, decisions=decisions)
-        wanted = replace(rules, enrichment=enrichment.wanted(embedder))
+        wanted = replace(rules, enrichment=enrichment.requested_tasks(embedder))
         engine = EmbeddedEngine(directory, embedder, settings, is_temporary=True)
         loop = StateLoop(engine, wanted, observe=outputs.append)
         for start in range(0, len(records), AT_ONCE):

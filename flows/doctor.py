@@ -210,7 +210,7 @@ def open_model(config: Config) -> tuple[Embedder | None, list[Finding]]:
     engine = config.engine
     try:
         if engine.embedder == REMOTE:
-            service = config.embedding.load_service()
+            service = config.embedding.load_service("embedded")
             embedder: Embedder = load_remote(service, engine.model_path)
             asyncio.run(service.close())
         else:
@@ -441,7 +441,7 @@ def _clock(admin: AdminClient, topics: list[InspectedTopic]) -> Finding:
 def examine(config: Config, directories: Callable[[Path], Sequence[Path]]) -> Iterator[Finding]:
     """Yield all findings. Findings with the same cause are merged. `directories`: see `state_findings`."""
     embedder, embedder_findings = open_model(config)
-    tasks = None if embedder is None else config.enrichment.wanted(embedder)
+    tasks = None if embedder is None else config.enrichment.requested_tasks(embedder)
     kafka = [*kafka_findings(config, enriches=tasks is not None)]
     has_broker = any((finding.check, finding.status) == ("broker", "OK") for finding in kafka)
     state = state_findings(config, embedder, directories)

@@ -318,7 +318,7 @@ class EmbeddedEngine:
         """Open all resources, so that errors appear before the first line is read."""
         with contextlib.ExitStack() as stack:
             model_settings = models or ModelSettings()
-            opened_embedder = open_embedder(settings, model_settings.embedding, "line", decisions, state_dir)
+            opened_embedder = open_embedder(settings, model_settings.embedding, "embedded", decisions, state_dir)
             embedder = stack.enter_context(opened_embedder)
             query_models, _ = stack.enter_context(open_question_models(settings, model_settings, embedder, decisions))
             path = state_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-")))

@@ -238,7 +238,7 @@ class MainFlowMember(GroupMember):
 
     def _check_topics(self) -> None:
         check_control(self.options, self.topics.control)
-        written = self.topics.written_topics(enriches=self.config.enrichment.wanted(self.embedder) is not None)
+        written = self.topics.written_topics(enriches=self.config.enrichment.requested_tasks(self.embedder) is not None)
         # The input topics count as outputs too, because misrouted records are forwarded within them.
         self._follow_topics(self.topics.read_topics_by_flag(), (*written, *self.inputs))
         if unknown := [str(skip) for skip in self.config.skips if skip.partition >= self.counts[skip.topic]]:
@@ -304,7 +304,7 @@ class MainFlowMember(GroupMember):
         rules = self.settings.rules(
             self.embedder, self.topics.queries, replies, input_ends=False, decisions=self.decisions
         )
-        wanted, audited = self.config.enrichment.wanted(self.embedder), self.topics.audit is not None
+        wanted, audited = self.config.enrichment.requested_tasks(self.embedder), self.topics.audit is not None
         return replace(rules, skips=self.config.skips, enrichment=wanted, audited=audited)
 
     def _timestamp_error(self) -> Exception | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from recallflow.connectors.llm.policy import Endpoint, Policy, WaitsWhileOpen
+from recallflow.connectors.llm.policy import Endpoint, Policy, WaitsForBreaker
 from recallflow.control import ControlHistory, Quota
 from recallflow.embedder import Embedder
 from recallflow.flows.settings import refuse_unless
@@ -17,11 +17,11 @@ from recallflow.operators.rules import EnrichmentTasks
 if TYPE_CHECKING:
     from recallflow.connectors.llm.calls import OpenAiEmbeddings, OpenAiModel
 
-# The kind of caller decides how long a call may wait. "question": a query, with one attempt. "line": the embedded
-# engine, with several attempts. "bulk": `reembed`, which also waits for the end of rate limits. "enrichment": the
-# enrichment flow, which waits until a failed service works again.
-CallerKind = Literal["question", "line", "bulk", "enrichment"]
-_WAITS: Mapping[CallerKind, WaitsWhileOpen] = {"bulk": "rate limits", "enrichment": "always"}
+# The kind of caller decides how long a call may wait. "question": a query, with one attempt. "embedded": the
+# embedded engine, with several attempts. "bulk": `reembed`, which also waits for the end of rate limits. "enrichment":
+# the enrichment flow, which waits until a failed service works again.
+CallerKind = Literal["question", "embedded", "bulk", "enrichment"]
+_WAITS: Mapping[CallerKind, WaitsForBreaker] = {"bulk": "rate limits", "enrichment": "always"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class ServiceSettings:
     base_url: str | None = None  # an endpoint with OpenAI's protocol; None for OpenAI's own
     key: str | None = field(default=None, repr=False)
     headers: tuple[str, ...] = field(default=(), repr=False)  # further headers, each as `Name: value`
-    timeout_ms: int = 30_000  # the limit of each attempt of the enrichment flow
+    timeout_ms: int = 30_000  # the limit of each attempt, except for a query
     query_timeout_ms: int = 1_500  # the limit of the only attempt of a query
-    attempts: int = 5  # the number of attempts of the enrichment flow
+    attempts: int = 5  # the number of attempts, except for a query
     capacity: int = 100  # the number of concurrent calls
     tokens_per_day: int | None = None  # the limit of a tenant without its own quota; None for no limit
 
@@ -65,7 +65,7 @@ class ServiceSettings:
 
         return Policy(
             attempts=1 if caller == "question" else self.attempts,
-            waits_while_open=_WAITS.get(caller, "never"),
+            waits_for_breaker=_WAITS.get(caller, "never"),
             capacity=self.capacity if caller in ("question", "enrichment") else None,
             daily_token_limit=limit,
             spending_file=spending_file,
@@ -104,7 +104,7 @@ class EmbeddingSettings(ServiceSettings):
         refuse_unless(self, ("dimension", "1 to 8,192", 1 <= self.dimension <= 8_192))
 
     def load_service(
-        self, caller: CallerKind = "line", decisions: ControlHistory | None = None, spending_file: Path | None = None
+        self, caller: CallerKind, decisions: ControlHistory | None = None, spending_file: Path | None = None
     ) -> "OpenAiEmbeddings":
         from recallflow.connectors.llm.calls import OpenAiEmbeddings  # the official client takes a second to import
 
@@ -127,9 +127,9 @@ class EnrichmentSettings:
     summaries: bool = False
     ambiguous_similarity_min: float = 0.70  # the least cosine of pairs that a model classifies
     ambiguous_similarity_max: float = 0.90  # the greatest cosine of such pairs
-    relationship_confidence: float = 0.70  # the least confidence of a kept relationship
+    relationship_confidence: float = 0.70  # the least confidence of a relationship of two memories or a resolved entity
     semantic_context_limit: int = 20  # the number of recent memories given as context for the extraction of relations
-    semantic_confidence: float = 0.60  # the least confidence of a kept relation
+    semantic_confidence: float = 0.60  # the least confidence of other results: stated relations, facts, categories
     semantic_min_chars: int = 20  # the least length of a text for the extraction of relations
     batch_size: int = 8  # the number of messages of a session in one call
     batch_wait_ms: int = 2_000  # the longest wait of the first message of a batch
@@ -156,8 +156,8 @@ class EnrichmentSettings:
         tasks = ("relationships", "facts", "categories", "summaries")
         return [f"enrichment.{task}" for task in tasks if getattr(self, task)]
 
-    def wanted(self, embedder: Embedder) -> EnrichmentTasks | None:
-        """Return the tasks of the main flow, if any. A remote embedder embeds in the enrichment flow."""
+    def requested_tasks(self, embedder: Embedder) -> EnrichmentTasks | None:
+        """Return the tasks that the main flow requests, if any. A remote embedder embeds in the enrichment flow."""
         embeds = isinstance(embedder, RemoteEmbedder)
         if not embeds and not self.llm_tasks():
             return None

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 def open_embedder(
     engine: Settings,  # the settings with the embedder's name
     embedding: EmbeddingSettings,
-    caller: CallerKind = "line",
+    caller: CallerKind = "embedded",
     decisions: ControlHistory | None = None,  # the control events with tenants' quotas
     state_dir: Path | None = None,  # the directory that keeps the spending
 ) -> Iterator[Embedder]:

@@ -100,7 +100,7 @@ class ServiceModel:
         self._budget = TokenBudget(policy.daily_token_limit, policy.timing.epoch_s, policy.spending_file)
         self._calls_in_flight = 0
         self._slots: AbstractAsyncContextManager[object] = nullcontext()
-        if policy.waits_while_open == "always" and policy.capacity is not None:
+        if policy.waits_for_breaker == "always" and policy.capacity is not None:
             self._slots = asyncio.Semaphore(policy.capacity)
         self._is_rate_limited = False  # whether the last failure of the service was a rate limit
 
@@ -186,9 +186,9 @@ class ServiceModel:
                 # While the service is down, waiting calls probe it without using up attempts, so an outage of hours
                 # loses nothing.
                 if timing.now_s() - began_s < PROBING_MAX_S:
-                    if is_probe and policy.waits_while_open == "always" and error.fails_all_calls:
+                    if is_probe and policy.waits_for_breaker == "always" and error.fails_all_calls:
                         continue
-                    if policy.waits_while_open == "rate limits" and error.code == "rate_limited":
+                    if policy.waits_for_breaker == "rate limits" and error.code == "rate_limited":
                         await timing.sleep(policy.wait_s(1, error.retry_after))
                         continue
                 failures += 1
@@ -208,7 +208,7 @@ class ServiceModel:
         """Wait until the circuit breaker permits a call. Return whether the call is a probe. Raise ModelError if the
         policy does not wait."""
         while (left_s := self._breaker.begin()) > 0:
-            waits = self._policy.waits_while_open
+            waits = self._policy.waits_for_breaker
             if waits == "never" or (waits == "rate limits" and not self._is_rate_limited):
                 problem = f"the service failed {FAILURES} times in a row, and is not called for a while"
                 raise ModelError("left_alone", problem)

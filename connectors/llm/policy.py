@@ -65,7 +65,7 @@ class Endpoint(NamedTuple):
 FIRST_WAIT_S = 0.5
 MOST_WAIT_S = 60.0  # upper limit of the delay before another attempt, even if the service asks for more
 
-WaitsWhileOpen = Literal["never", "rate limits", "always"]
+WaitsForBreaker = Literal["never", "rate limits", "always"]
 DailyLimit = Callable[[str], int | None]  # tenant → limit
 
 
@@ -82,13 +82,13 @@ class RetryTiming(NamedTuple):
 class Policy:
     """Retry policy and limits of calls.
 
-    `attempts` includes the first. `waits_while_open` decides whether a call waits or fails while the circuit breaker is
-    open. With `rate limits`, it waits only if a rate limit opened the breaker, and rate-limited attempts do not count.
-    `capacity` limits the calls in flight (None: unlimited); above it, calls wait with `always`, and otherwise fail.
-    `daily_token_limit` returns a tenant's limit; `spending_file` keeps the spent tokens across restarts."""
+    `attempts` includes the first. `waits_for_breaker` decides whether a call waits or fails while the circuit breaker
+    is open. With `rate limits`, it waits only if a rate limit opened the breaker, and rate-limited attempts do not
+    count. `capacity` limits the calls in flight (None: unlimited); above it, calls wait with `always`, and otherwise
+    fail. `daily_token_limit` returns a tenant's limit; `spending_file` keeps the spent tokens across restarts."""
 
     attempts: int = 1
-    waits_while_open: WaitsWhileOpen = "never"
+    waits_for_breaker: WaitsForBreaker = "never"
     capacity: int | None = None
     daily_token_limit: DailyLimit = lambda _: None
     spending_file: Path | None = None

@@ -304,7 +304,7 @@ def test_the_graph_names_of_old_still_hold() -> None:
     assert (config.enrichment.relationships, config.llm.model) == (True, "anthropic/some-model")
 
 
-@pytest.mark.parametrize(("caller", "calls"), [("question", 1), ("line", 3)])
+@pytest.mark.parametrize(("caller", "calls"), [("question", 1), ("embedded", 3)])
 def test_question_is_tried_once(
     llm_server: LlmServer, monkeypatch: pytest.MonkeyPatch, caller: CallerKind, calls: int
 ) -> None:
@@ -332,9 +332,9 @@ def test_a_tenants_quota_comes_before_the_limit_of_the_settings(llm_server: LlmS
         history.add(round(time.time() * 1000), event)
 
     async def codes() -> list[str]:
-        model = LlmSettings("m", base_url=llm_server.url, tokens_per_day=0).load_model("line", history)
+        model = LlmSettings("m", base_url=llm_server.url, tokens_per_day=0).load_model("embedded", history)
         service = EmbeddingSettings(base_url=llm_server.url, dimension=64, tokens_per_day=0).load_service(
-            "line", history
+            "embedded", history
         )
         assert model is not None
         found = []

@@ -225,13 +225,13 @@ def test_long_outage_loses_no_waiting_call(llm_server: LlmServer, model: Model, 
         return first + await waiting
 
     llm_server.fail(fault, times=None)
-    codes = model.run(twenty(model.load(attempts=1, waits_while_open="always")))
+    codes = model.run(twenty(model.load(attempts=1, waits_for_breaker="always")))
     assert "ok" not in codes[:FAILURES]
     assert codes[FAILURES:] == ["ok"] * 20
 
 
 def test_poisonous_call_fails_in_the_end(llm_server: LlmServer, model: Model) -> None:
-    asked = model.load(attempts=3, waits_while_open="always")
+    asked = model.load(attempts=3, waits_for_breaker="always")
 
     async def story() -> tuple[list[str], set[str]]:
         poisoned = PROMPT._replace(task="extract")
@@ -247,7 +247,7 @@ def test_poisonous_call_fails_in_the_end(llm_server: LlmServer, model: Model) ->
 
 def test_call_waits_at_most_a_day(llm_server: LlmServer, model: Model, time: Time) -> None:
     llm_server.fail("cut", times=None)
-    asked = model.load(attempts=1, waits_while_open="always")
+    asked = model.load(attempts=1, waits_for_breaker="always")
     assert [model.ask(asked) for _ in range(FAILURES)] == ["unavailable"] * FAILURES
     time.pace = 1_000
     assert model.ask(asked) == "unavailable"
@@ -256,7 +256,7 @@ def test_call_waits_at_most_a_day(llm_server: LlmServer, model: Model, time: Tim
 
 def test_batch_waits_for_rate_limits_only(llm_server: LlmServer, model: Model) -> None:
     llm_server.fail(Fault("status", status=429, retry_after="1"), times=40)
-    asked = model.load(attempts=2, waits_while_open="rate limits")
+    asked = model.load(attempts=2, waits_for_breaker="rate limits")
     assert model.ask_ten(asked) == ["ok"] * 10
     llm_server.fail("cut", times=None)
     assert set(model.ask_ten(asked)) <= {"unavailable", "left_alone"}
@@ -366,7 +366,7 @@ def test_errors_and_logs_contain_no_secrets_or_text(
     llm_server.answer("classify", {"yes": "Ana lives in Porto"})
     llm_server.fail(fault, times=None)
     endpoint = Endpoint(llm_server.url, "sk-secret", ("X-Team: hidden",))
-    asked = OpenAiModel("m-1", endpoint, Policy(6, waits_while_open="never", timing=time.timing))
+    asked = OpenAiModel("m-1", endpoint, Policy(6, waits_for_breaker="never", timing=time.timing))
 
     async def failing() -> str:
         with pytest.raises(ModelError) as raised:
