@@ -40,7 +40,7 @@ from recallflow.flows.partition_copies import Restore
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import deployment_name, stop_on_signals
 from recallflow.flows.runner import Recipe, run_loop
-from recallflow.flows.topic_checks import TopicRegistry, check_sizes
+from recallflow.flows.topic_checks import TopicRegistry, check_configs
 from recallflow.operators.async_call import Completions
 from recallflow.owner import ranges_of
 from recallflow.process import CloseErrors, backoffs_s
@@ -184,7 +184,7 @@ class GroupMember:
         settings: Mapping[str, object] = MappingProxyType({}),
         checks_credentials: bool = False,
     ) -> None:
-        """Open ownership, membership and sink. Arguments: see `Ownership`, `Membership` and `check_sizes`."""
+        """Open ownership, membership and sink. Arguments: see `Ownership`, `Membership` and `check_configs`."""
         self.ownership = Ownership(
             self.options,
             self.inputs,
@@ -216,7 +216,7 @@ class GroupMember:
             settings=settings,
         )
         self._stack.callback(self.membership.close)
-        self.max_bytes = check_sizes(self.options, self.inputs, self.outputs, checks_credentials=checks_credentials)
+        self.max_bytes = check_configs(self.options, self.inputs, self.outputs, checks_credentials=checks_credentials)
         outage_s, check_lease = self.membership.outage_s, self.membership.check
         sender = OutputSender(self.options, self.max_bytes, check_lease, outage_s, self.stopping)
         self.sink = DeliverySink(sender, self.earlier_outputs, self.ownership.commit_barriers, self.closing)

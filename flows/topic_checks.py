@@ -90,14 +90,14 @@ def topics_with_append_time(options: KafkaOptions, topics: Iterable[str]) -> fro
 
 
 def producer_time_error(topics: Iterable[str]) -> UsageError:
-    """Return the error of topics without append times, if their records need credentials."""
+    """Return the error of topics whose records need credentials and carry no append times."""
     return UsageError(
         f"{', '.join(topics)}: records carry their producers' times (CreateTime), and credentials would be checked as "
         "of those times: set message.timestamp.type=LogAppendTime"
     )
 
 
-def check_sizes(
+def check_configs(
     options: KafkaOptions, inputs: Iterable[str], written: Iterable[str], *, checks_credentials: bool = False
 ) -> dict[str, int]:
     """Return the record size limit of each written topic. Raise UsageError if one is too small, or if credentials are
