@@ -152,9 +152,9 @@ class GroupConsumer:
 
     def _check(self, error: KafkaError) -> None:
         if error.code() in _FENCED:
-            raise self._membership.replaced()
+            raise self._membership.replacement_error()
         if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
-            raise self._membership.other_assignment_mode()
+            raise self._membership.assignment_mode_error()
         if not (is_retriable(error) or error.code() in _PASSING):
             remedy = "check that no other program uses it, and grant the right READ on it"
             raise SourceError(f"the deployment's consumer group cannot be used: {error.str()}; {remedy}")

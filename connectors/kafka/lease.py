@@ -23,8 +23,8 @@ from recallflow.connectors.kafka.topic_reader import REQUEST_TIMEOUT_S, TopicRea
 from recallflow.errors import SourceError
 from recallflow.kafka_options import KafkaOptions
 
-MARGIN_MIN_S = 2.0
-RENEWALS = 5  # renewals of a lease within a session less the tolerated outage
+MARGIN_MIN_S = 2.0  # least difference of the session and the tolerated outage
+RENEWALS = 5  # renewals of a lease within that difference
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 SILENT_RENEWALS = 2.5  # number of renewal intervals after which a member without a renewal is silent
 
@@ -60,7 +60,7 @@ class Lease:
 
     @property
     def may_send(self) -> bool:
-        """Return whether a record handed over now expires before another member can own its partition."""
+        """Return whether a record that the producer queues now expires before another member can own its partition."""
         return self.seconds_left() > self.outage_s
 
     @property
@@ -81,7 +81,8 @@ def directory_id(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Process that wrote a note. `renewals` counts its notes. `released`: it has handed over its partitions."""
+    """Process that wrote the note of a commit. `renewals` counts its notes, `since` is its start. `released`: it has
+    handed over its partitions."""
 
     host: str
     directory: str
@@ -107,7 +108,7 @@ class Holder:
 
     @classmethod
     def parse(cls, note: str | None) -> "Holder | None":
-        """Return the process that wrote a note; None without a note. Raise SourceError."""
+        """Return the process that wrote a note; None without a note. Raise SourceError for any other text."""
         try:
             return None if note is None else cls(**orjson.loads(note))
         except (ValueError, TypeError) as error:

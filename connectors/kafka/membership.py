@@ -57,7 +57,8 @@ class PreviousStaticMember:
         self._until_s = 0.0
         self._is_wait_logged = False
 
-    def replaced(self) -> None:
+    def fence(self) -> None:
+        """Fence our partitions for one session, because the earlier process may send for as long."""
         if self._successor.instance:
             self._until_s = self._lease.clock_s() + self._lease.session_s
 
@@ -66,7 +67,7 @@ class PreviousStaticMember:
         return self._lease.clock_s() >= self._until_s
 
     def unfenced(self, entries: dict[int, CommittedEntry]) -> set[int]:
-        """Return the partitions whose outputs the earlier process cannot be sending."""
+        """Return the partitions whose outputs the earlier process can no longer send."""
         if self.has_expired:
             return set(entries)
         fenced = {partition for partition, entry in entries.items() if self._may_send(Holder.parse(entry.note))}
@@ -112,10 +113,10 @@ class Membership:
             raise UsageError("--instance-id cannot be combined with --own, whose partitions form the instance id")
         self.name, self._options, self._topics = name, options, topics
         self._assignee, self._own, self._initial_commit = assignee, own, initial_commit
-        self._static = instance_id if own is None else group_members.instance_id_of(own)
+        self._instance_id = instance_id if own is None else group_members.instance_id_of(own)
         self._clock_s = clock_s
-        self._holder = Holder.here(state_dir, self._static or "", settings)
-        self._is_agreed = not settings  # whether the deployment's settings equal ours
+        self._holder = Holder.here(state_dir, self._instance_id or "", settings)
+        self._is_agreed = not settings  # whether our settings are known to equal the deployment's
         self._lease = Lease(session_s, clock_s)
         self._is_rebalancing = is_rebalancing or group_members.RebalanceProbe(options, name).is_rebalancing
         self._hand_over_s = max(HAND_OVER_MIN_S, session_s)
@@ -128,7 +129,7 @@ class Membership:
             session_s=session_s,
             # A member that exceeds this time is removed, and its lease must have expired by then.
             rebalance_s=max(REBALANCE_MIN_S, self._hand_over_s + 3 * session_s),
-            instance_id=self._static,
+            instance_id=self._instance_id,
             strategy=COOPERATIVE if own is None else MANUAL,
             new_consumer=new_consumer,
         )
@@ -178,7 +179,7 @@ class Membership:
             if self._lease.may_send:
                 return
             if self._lease.has_expired:  # the membership thread may be in a call, and has not noticed
-                raise self._lost()
+                raise self._loss_error()
             limit = limit or time_limit()
             if limit.poll_expired():
                 problem = f"membership in deployment {self.name} could not be renewed {limit}: check the brokers"
@@ -206,7 +207,7 @@ class Membership:
         self._thread.start()
 
     def release(self) -> None:
-        """Hand over all partitions and leave. Those of a static member move when its session ends."""
+        """Hand over all partitions and leave. Partitions of a static member move only when its session ends."""
         self._releasing = True
         self.close()
 
@@ -240,10 +241,10 @@ class Membership:
         self._consumer.join(is_new)
 
     def _is_new(self) -> bool:
-        if self._static is None:
+        if self._instance_id is None:
             return True
         with suppress(SourceError):
-            return self._static not in group_members.static_members(self._options, self.name)
+            return self._instance_id not in group_members.static_members(self._options, self.name)
         return False
 
     def step(self) -> None:
@@ -264,9 +265,9 @@ class Membership:
         with self._recorded_failures():
             if self._consumer.member_id != self._member_id:
                 if self._owned:
-                    raise self._lost()
+                    raise self._loss_error()
                 self._member_id = self._consumer.member_id
-                self._previous.replaced()
+                self._previous.fence()
                 self._pending |= partitions if self._own is None else self._own
             elif self._own is None:
                 self._pending |= partitions
@@ -288,12 +289,12 @@ class Membership:
 
     def lost(self) -> None:
         self._lease.end()
-        self._fail(self._lost())
+        self._fail(self._loss_error())
         self._closing.wait()
 
     def _await_receiver(self) -> None:
         """Return once the member that receives our partitions has started the next rebalance, or its session must have
-        expired. If we started it, the coordinator would refuse our commits until then."""
+        expired. If we started it first, the coordinator would refuse our commits until that member joins it."""
         until_s = self._clock_s() + self._lease.session_s + MARGIN_MIN_S
         self._renew_until(lambda: self._is_rebalancing() or self._clock_s() >= until_s)
 
@@ -360,9 +361,9 @@ class Membership:
         return self._is_agreed or SETTINGS_PARTITION in self._pending
 
     def _renew(self) -> None:
-        """Commit new progress. If a renewal is due, repeat commits in turn, because the group forgets old ones."""
+        """Commit new progress. If a renewal is due, repeat one commit, in turn, so that none expires."""
         if self._owned and self._lease.has_expired:
-            raise self._lost()
+            raise self._loss_error()
         with self._lock:
             owned, due = sorted(self._owned), set(self._uncommitted)
             if owned and self._clock_s() >= self._renew_at_s:
@@ -394,22 +395,22 @@ class Membership:
         self._error = self._error or error
         self._lease.end()
 
-    def _lost(self) -> RecallflowError:
+    def _loss_error(self) -> RecallflowError:
         """Return MembershipLost, or DeploymentLost if a process with our instance id owns our partitions."""
         with suppress(RecallflowError):
-            if self._static is not None:
+            if self._instance_id is not None:
                 members = group_members.static_members(self._options, self.name)
-                if members.get(self._static, self._consumer.member_id) != self._consumer.member_id:
-                    return self.replaced()
+                if members.get(self._instance_id, self._consumer.member_id) != self._consumer.member_id:
+                    return self.replacement_error()
         problem = f"deployment {self.name}: this member could not renew its lease within a session"
         return MembershipLost(f"{problem}, so its partitions belong to others")
 
-    def replaced(self) -> DeploymentLost:
+    def replacement_error(self) -> DeploymentLost:
         """Return the error of a static member whose instance id another process has taken."""
-        joined = f"another process has joined deployment {self.name} with the same instance id, {self._static}"
+        joined = f"another process has joined deployment {self.name} with the same instance id, {self._instance_id}"
         return DeploymentLost(f"{joined}: run only one of them")
 
-    def other_assignment_mode(self) -> UsageError:
+    def assignment_mode_error(self) -> UsageError:
         members = "members without --own" if self._own is not None else "members with --own"
         remedy = "stop them first; the group removes them after their session timeout"
         return UsageError(f"deployment {self.name} has {members}: {remedy}")
