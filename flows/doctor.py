@@ -362,7 +362,7 @@ def _topics(config: Config, admin: AdminClient, *, enriches: bool) -> Iterator[F
 
 def _topic(topic: InspectedTopic) -> Finding:
     check = f"topic {topic.name}"
-    if topic.missing:
+    if topic.is_missing:
         return fail(check, "does not exist, or is not visible to us", f"create it ({CREATE}), or grant DESCRIBE")
     if topic.problem is not None:
         return fail(check, topic.problem, "grant DESCRIBE")

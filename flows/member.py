@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from recallflow.connectors.kafka.admin import describe_topics, first_descriptions
+from recallflow.connectors.kafka.admin import describe_required_topics, describe_topics
 from recallflow.connectors.kafka.cluster import EndOffsetPoller, OutageMonitor, TopicWatcher, polling
 from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.input_scheduler import REMEDIES, MemoryEnds, Remedies
@@ -137,7 +137,7 @@ class GroupMember:
         topics to read by command-line flag."""
         self.outputs = [*dict.fromkeys(outputs)]
         topics = [*dict.fromkeys((*read.values(), *self.outputs))]
-        found = first_descriptions(self.options, topics)
+        found = describe_required_topics(self.options, topics)
         self.counts = {topic: description.partitions for topic, description in found.items()}
         self.watch = TopicWatcher(partial(describe_topics, AdminClient(self.options.admin()), topics), found)
         self.watch.add_listeners(TopicRegistry.open(self.state_dir, found, read).check, self.table.grow)

@@ -37,7 +37,7 @@ _FIXED = {
     "auto.offset.reset", "enable.auto.commit", "auto.commit.enable", "enable.auto.offset.store", "offset.store.method",
     "enable.partition.eof", "isolation.level",
     "client.rack",  # a follower may lag behind the end of the log
-    # one engine per deployment
+    # each partition of a deployment has one engine at a time
     "group.id", "group.instance.id", "group.protocol", "group.protocol.type", "group.remote.assignor",
     "partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms",
     # a misspelt topic is an error, and the brokers are real
@@ -159,7 +159,7 @@ class KafkaOptions:
         if reserved := sorted(_FIXED & self.librdkafka.keys()):
             instead = "".join(f"; give {_INSTEAD[name]}" for name in reserved if name in _INSTEAD)
             names = ", ".join(reserved)
-            raise UsageError(f"{names} cannot be set: recallflow's guarantees depend on its own value{instead}")
+            raise UsageError(f"{names} cannot be set: recallflow's guarantees depend on the values it sets{instead}")
         if reserved := sorted(_SERVERS & self.librdkafka.keys()):
             raise UsageError(f"{', '.join(reserved)}: give the brokers as --bootstrap-servers (bootstrap_servers)")
         if self.msk_iam_region is not None:  # check the options with this login, without requesting a token

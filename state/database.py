@@ -23,8 +23,8 @@ WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 BLOCK_BYTES = 16 * 1024  # of table files: smaller blocks compress worse, and a read decompresses a whole block
 
 
-class SharedMemory:
-    """The memory and file descriptors that all open partitions of a process share, at most `partitions` of them."""
+class SharedBuffers:
+    """The block cache, write buffers and limit of open files that the partitions of a process share."""
 
     def __init__(self, partitions: int = 1) -> None:
         self._files = process.max_database_files(partitions)
@@ -135,7 +135,7 @@ class Cleaning:
         self._numbers = count()  # numbers of erasures: an owner that is erased again during a run needs another run
         self._marks = {mark: next(self._numbers) for mark in marks}
         self._writing, self._running = threading.Lock(), threading.Lock()
-        self._closing = threading.Event()
+        self._interrupted = threading.Event()
         self._closed = False
 
     def __len__(self) -> int:
@@ -153,7 +153,7 @@ class Cleaning:
             self._marks |= {mark: next(self._numbers) for mark in marks}
 
     def run(self) -> bool:
-        """Clean until no mark remains. Return False if `close` interrupts it. Raise errors of RocksDB."""
+        """Clean until no mark remains. Return False if `interrupt` was called. Raise errors of RocksDB."""
         with self._running:
             while not self._closed and (marks := dict(self._marks)):
                 if not self._clean(marks):
@@ -164,13 +164,13 @@ class Cleaning:
                         del self._marks[mark]
             return not self._marks
 
-    def close(self) -> None:
-        """Interrupt a run in progress."""
-        self._closing.set()
+    def interrupt(self) -> None:
+        """Interrupt a run in progress, and later runs."""
+        self._interrupted.set()
 
     def end(self) -> None:
         """Interrupt a run in progress, wait for its end, and prevent further ones. Remaining marks stay stored."""
-        self.close()
+        self.interrupt()
         with self._running:
             self._closed = True
 
@@ -186,7 +186,7 @@ class Cleaning:
             self._db.compact_range(first, end, options)
         stale = logs | (self._tables() - self._live())
         while stale := {file for file in stale if file.exists()} - self._live():
-            if self._closing.wait(POLL_S):
+            if self._interrupted.wait(POLL_S):
                 return False
         return True
 

@@ -14,7 +14,7 @@ from recallflow import process
 from recallflow.errors import PartitionMissing, StateError, StorageError
 from recallflow.process import backoffs_s
 from recallflow.state import description, folders, keys
-from recallflow.state.database import SharedMemory
+from recallflow.state.database import SharedBuffers
 from recallflow.state.description import Fingerprint
 from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
 from recallflow.state.files import storage_errors
@@ -45,7 +45,7 @@ class StateDirectory:
         self.creates_missing = True  # create a missing partition as an empty one; otherwise another directory has it
         self.fingerprint = fingerprint = described.fingerprint
         self._keyring, self._at_rest = Keyring.opened(described.secret, path, at_rest), at_rest
-        self._memory = SharedMemory(fingerprint.partitions)
+        self._buffers = SharedBuffers(fingerprint.partitions)
         if not process.descriptors_suffice(fingerprint.partitions):
             _log.warning(
                 "%d open files are too few for %d state partitions: raise the limit (ulimit -n, LimitNOFILE)",
@@ -121,7 +121,7 @@ class StateDirectory:
                         "merge the directories (recallflow state merge)"
                     )
                 folders.check_openable(folder)
-                opened = Partition(folder, number, self._keyring_of(folder), self._memory, self._lock_wait_s)
+                opened = Partition(folder, number, self._keyring_of(folder), self._buffers, self._lock_wait_s)
                 self._partitions[number] = opened
                 self._discarded_uncleaned.pop(number, None)
                 self.clean(opened)  # of data that was erased in an earlier run
@@ -331,7 +331,7 @@ class StateDirectory:
         self._closing.set()
         self._disk.shutdown()
         for partition in self._partitions.values():
-            partition.cleaning.close()
+            partition.cleaning.interrupt()
         self._cleaner.shutdown()
         with contextlib.suppress(StorageError):  # without packed segments the next query takes a little longer
             for owners in self._hot.values():

@@ -3,7 +3,7 @@
 All records of an owner have one prefix, so that they can be read or deleted as one range.
 
 `owner`, `user`, `tenant`, `name`, `node` and `original` are keyed hashes of 16 bytes: no key contains a text of a user.
-A `node` is the `name` of a memory's id, or the hash of another node's key. Integers are big-endian, so that byte order
+A `node` is the `name` of a memory's id, or else the hash of the node's key. Integers are big-endian, so that byte order
 is number order; `version` has 4 bytes, all others have 8. `seq` numbers an owner's memories in order of arrival and
 never changes. `change` numbers the owner's events that changed something. `number` is an episode's (the `seq` of the
 memory that opened it), or an edge's. A prime (`seq'`) means 2^64 - 1 minus the number: the newest comes first."""
@@ -61,7 +61,7 @@ UNSYNCED = b"F"  # seq: memories whose graph update failed
 JOINED = b"T"  # node: the other names that an entity is joined to (state/entity_names.py)
 PAST_LINKS = b"m"  # seq, version: the graph contributions of a replaced version
 PAST_MEMBER = b"l"  # node, seq': a memory's former link to a node
-PAST_EDGE = b"o"  # name, seq, part (1 byte), change: former statements on an edge, by one memory or all, and their end
+PAST_EDGE = b"o"  # name, seq, part (1 byte), change: former statements of a memory on an edge, or values from events
 PAST_ADJACENCY = b"a"  # node, number': former edges at a node
 PAST_SIMILAR = b"j"  # seq, seq, change: a former neighbour, or an earlier archive mark of one
 PAST_NODE = b"n"  # node, change: a node before it was archived, restored or deleted
@@ -109,8 +109,8 @@ def _versioned(table_: bytes) -> Callable[[bytes, int, int], bytes]:
     return lambda owner, seq, version: OWNERS + owner + table_ + _pack_u64(seq) + _pack_u32(version)
 
 
-def table(owner: bytes, name: bytes) -> bytes:
-    return OWNERS + owner + name
+def table(owner: bytes, letter: bytes) -> bytes:
+    return OWNERS + owner + letter
 
 
 head = _single(HEAD)
@@ -166,7 +166,7 @@ def segment(owner: bytes, first: int, end: int) -> bytes:
     return OWNERS + owner + SEGMENT + _pack_u64(first) + _pack_u64(end)
 
 
-def member_of(owner: bytes, seq: int) -> tuple[bytes, bytes]:
+def member_key_parts(owner: bytes, seq: int) -> tuple[bytes, bytes]:
     """Return the parts before and after the node in the keys of a memory's links."""
     return OWNERS + owner + MEMBER, _pack_u64(_MAX_U64 - seq)
 

@@ -14,7 +14,7 @@ from recallflow.owner import Owner
 from recallflow.private_files import restrict_tree
 from recallflow.records import Position
 from recallflow.state import keys
-from recallflow.state.database import Cleaning, SharedMemory, StoredRecords, open_database
+from recallflow.state.database import Cleaning, SharedBuffers, StoredRecords, open_database
 from recallflow.state.encryption import Keyring, OwnerKeys, Sealed, Unsealed
 from recallflow.stepped import spend
 
@@ -40,12 +40,12 @@ class Partition:
     The staged changes are always those of whole events, with their positions. So they may be committed at any time, and
     a scan commits them first if they may contain records of its range."""
 
-    def __init__(self, path: Path, number: int, keyring: Keyring, memory: SharedMemory, lock_wait_s: float) -> None:
+    def __init__(self, path: Path, number: int, keyring: Keyring, buffers: SharedBuffers, lock_wait_s: float) -> None:
         self.path, self.number = path, number
         self.keyring = keyring
         self._owner_keys = OwnerKeys(keyring, self.get)
         self._sealing: Sealed | Unsealed = Sealed(keyring, self._owner_keys) if keyring.encrypts else Unsealed()
-        self._db: Any = open_database(path, memory.options(), lock_wait_s)
+        self._db: Any = open_database(path, buffers.options(), lock_wait_s)
         self._stored = StoredRecords(self._db, number)
         self._pending: Values = {}
         self._staged_prefixes: set[bytes] = set()  # key prefixes of the first `_prefixed_keys` staged keys

@@ -66,7 +66,7 @@ class Segments:
         return end if (version, of_model) == (VERSION, self._model) else 0
 
     def load(self, index: OwnerIndex, next_seq: int) -> None:
-        """Fill an index that has the owner's episodes with the committed memories up to `next_seq`."""
+        """Add the committed memories up to `next_seq` to an index that contains only the owner's episodes."""
         marked = self._marked(SeqRange(0, next_seq))
         large = SeqRange(0, next_seq - next_seq % LARGE)
         small = SeqRange(large.end, next_seq - next_seq % SMALL)

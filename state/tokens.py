@@ -12,17 +12,17 @@ from recallflow.embedder import Matrix
 from recallflow.state.arrays import Bytes, Column, GrowingArray, Ints, best_part, ranges
 
 NO_TOKENS: Bytes = np.zeros((0, 0), np.int8)
-ONE = 127  # the byte of the number 1
+SCALE = 127  # bytes are the numbers times this
 _CHUNK_ROWS = 2_048  # their floats stay in the processor's cache
 _SINGLE_THREAD = 200_000  # multiplications that OpenBLAS runs on one thread (see state/vectors.py)
 _PASSAGES_BYTES = 200  # of Python objects
 
 
 def to_bytes(tokens: Matrix) -> Bytes:
-    """Convert (tokens, dimension) of any length to unit vectors in bytes."""
+    """Convert vectors (tokens, dimension) of any norm to unit vectors in bytes."""
     norms = np.linalg.norm(tokens, axis=1, keepdims=True)
     unit = np.divide(tokens, norms, out=np.zeros_like(tokens), where=norms > 0)
-    codes: Bytes = np.rint(unit * ONE).astype(np.int8)
+    codes: Bytes = np.rint(unit * SCALE).astype(np.int8)
     return codes
 
 
@@ -30,7 +30,7 @@ _UNREAD = -1  # in place of the start of a slot's rows
 
 
 class Tokens(NamedTuple):
-    """The token vectors of a memory, (tokens, dimension), passage by passage; several passages have `sizes`."""
+    """The token vectors of a memory, (tokens, dimension), in order of passages. `sizes`: of the passages if several."""
 
     rows: Bytes = NO_TOKENS
     sizes: tuple[int, ...] = ()
@@ -82,8 +82,8 @@ class TokenIndex:
             self._starts.view[unread], self._sizes.view[unread] = starts, sizes
 
     def closest(self, question: Matrix, slots: Ints, weights: Column) -> Matrix:
-        """Return the inner product, at least 0, of each token of the question with the closest token of each slot's
-        passage of highest weighted sum: (tokens, slots). `question`: (tokens, dimension), `weights`: (tokens,)."""
+        """Return (tokens, slots): the inner product, at least 0, of each `question` token, (tokens, numbers), with the
+        closest token of a slot's best passage. That has the highest sum of products times `weights`, (tokens,)."""
         best = np.zeros((len(question), len(slots)), np.float32)
         self._read_deferred(slots)
         sizes = self._sizes.view[slots]
@@ -108,5 +108,5 @@ class TokenIndex:
         closest = np.maximum.reduceat(products, firsts, axis=0).T
         closest = np.maximum(closest, 0.0, out=closest)
         best[:, filled] = closest if counts is None else best_part(closest, weights, counts)
-        best /= ONE
+        best /= SCALE
         return best

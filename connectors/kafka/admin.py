@@ -1,4 +1,4 @@
-"""Descriptions of topics, rights and times by the brokers, and the creation of topics."""
+"""Requests to the brokers: create, delete and describe topics, list rights, find the newest record."""
 
 import logging
 import time
@@ -17,7 +17,7 @@ from recallflow.kafka_options import KafkaOptions
 from recallflow.process import TimeLimit
 
 CREATE_TIMEOUT_S = 30.0
-ADMIN_TIMEOUT_S = 10.0  # of other requests of commands and of a start
+ADMIN_TIMEOUT_S = 10.0  # of other requests: by commands, and by an engine when it starts
 BATCH_BYTES_UNKNOWN = 900_000  # assumed batch limit if the brokers report none: below a topic's default (1,048,588)
 BATCH_BYTES_MAX = 64 * 1024 * 1024  # a broker refuses requests above 100 MB (socket.request.max.bytes)
 KEEPS_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}  # settings: no record expires
@@ -40,7 +40,7 @@ def describe_topics(admin: AdminClient, topics: Sequence[str]) -> dict[str, Topi
     return {topic: TopicDescription(str(found.topic_id), len(found.partitions)) for topic, found in results}
 
 
-def first_descriptions(options: KafkaOptions, topics: Sequence[str]) -> dict[str, TopicDescription]:
+def describe_required_topics(options: KafkaOptions, topics: Sequence[str]) -> dict[str, TopicDescription]:
     """Describe topics. Raise SourceError if a broker or a topic is missing, or refuses us."""
     with TopicReader(options) as reader:
         reader.partitions(topics)
@@ -92,7 +92,7 @@ def _result(future: Any) -> Any:
 
 def _config(topic: str, settings: Mapping[str, str] | KafkaError) -> TopicConfig:
     if isinstance(settings, KafkaError):
-        text = "%s: its configuration is unknown (%s): assuming a limit of %d bytes and the times of producers; %s"
+        text = "%s: its configuration is unknown (%s): assuming a limit of %d bytes and timestamps set by producers; %s"
         _log.warning(text, topic, settings.str(), BATCH_BYTES_UNKNOWN, "grant the right DESCRIBE_CONFIGS on it")
         return TopicConfig()
     most_bytes = min(int(settings["max.message.bytes"]), BATCH_BYTES_MAX)
@@ -132,12 +132,12 @@ def _has_changed(future: Any, unneeded_code: int) -> bool:
 
 
 class InspectedTopic(NamedTuple):
-    """Topic as the brokers describe it. `problem` is the reason for a missing description. `leaderless` are the
-    partitions without a leader. `rights` are the permitted operations; None if the brokers do not report them."""
+    """Topic as the brokers describe it. `problem` is the reason if they do not. `leaderless` are the partitions
+    without a leader. `rights` are the permitted operations; None if the brokers do not report them."""
 
     name: str
     problem: str | None = None
-    missing: bool = False
+    is_missing: bool = False  # whether the topic does not exist
     partitions: int = 0
     leaderless: tuple[int, ...] = ()
     rights: frozenset[str] | None = None
@@ -181,7 +181,7 @@ def newest_ms(admin: AdminClient, topics: Iterable[InspectedTopic]) -> int | Non
 
 def _topic(name: str, future: Any) -> InspectedTopic:
     if isinstance(found := _result(future), KafkaError):
-        return InspectedTopic(name, found.str(), missing=found.code() == KafkaError.UNKNOWN_TOPIC_OR_PART)
+        return InspectedTopic(name, found.str(), is_missing=found.code() == KafkaError.UNKNOWN_TOPIC_OR_PART)
     leaderless = tuple(one.id for one in found.partitions if one.leader is None)
     return InspectedTopic(name, None, False, len(found.partitions), leaderless, _rights(found.authorized_operations))
 

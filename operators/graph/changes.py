@@ -264,7 +264,7 @@ class GraphChanges(GraphHistory):
         self.staged.sketches[seq] = row.sketch if row is not None else b""
 
     def link(self, seq: int, links: Iterable[Link]) -> None:
-        (prefix, suffix), effects = keys.member_of(self._owner, seq), self.staged.effects
+        (prefix, suffix), effects = keys.member_key_parts(self._owner, seq), self.staged.effects
         staged, stored = self.staged.nodes, self.hot_graph.nodes
         for key, kind, name, role, description, is_urn in links:
             node = None if key in staged else stored.get(key)

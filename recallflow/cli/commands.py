@@ -26,7 +26,7 @@ from recallflow.process import raise_descriptor_limit
 PACKAGE = "recallflow."
 
 
-def failed(error: BaseException, *, debug: bool, as_json: bool) -> int:
+def report_failure(error: BaseException, *, debug: bool, as_json: bool) -> int:
     """Print or log the error that ends a command, and return the exit code."""
     if debug:
         traceback.print_exception(error, file=sys.stderr)
@@ -89,7 +89,6 @@ def uncaught_errors_in_one_line(debug: bool) -> Iterator[None]:
 
 
 PIPE_CLOSED = 141  # exit code for a closed pipe, as shells report it
-# In the order of help.
 COMMANDS: tuple[Callable[[Any], None], ...] = (
     demo.add_demo, memories.add_memory, memories.add_memories, records.add_tail, services.add_pipe, replay.add_replay,
     graph.add_graph, tenants.add_categories, tenants.add_quota, tenants.add_keys, tenants.add_owners,
@@ -130,7 +129,7 @@ def perform(arguments: Sequence[str] | None) -> int:
     umask = os.umask(UMASK)  # sets the permissions of the files that RocksDB creates
     try:
         parser = commands()
-        services.complete(parser)
+        services.print_shell_completions(parser)
         options = parser.parse_args(arguments)
         with hidden_native_stderr(shown=options.debug), uncaught_errors_in_one_line(options.debug):
             handler = logging.StreamHandler(sys.stderr)
@@ -178,7 +177,7 @@ def _run(options: argparse.Namespace) -> int:
     except BaseException as error:  # noqa: BLE001 - a panic of native code is no Exception
         from recallflow.telemetry import logs_json
 
-        return failed(error, debug=options.debug, as_json=logs_json())
+        return report_failure(error, debug=options.debug, as_json=logs_json())
     finally:
         if is_new and state_dir.exists():
             lock.remove_unused(state_dir)
@@ -202,5 +201,5 @@ def _flush_output(code: int) -> int:
 
 def _report_unwritable_output(error: OSError) -> int:
     with contextlib.suppress(OSError):  # standard error may not be writable
-        failed(error, debug=False, as_json=False)
+        report_failure(error, debug=False, as_json=False)
     return 1

@@ -11,7 +11,7 @@ import orjson
 
 from recallflow.cli.flags import at_rest, config
 from recallflow.cli.output import note
-from recallflow.cli.tenants import kafka_verbs
+from recallflow.cli.tenants import open_client
 from recallflow.connectors.kafka import topic_erasure
 from recallflow.connectors.kafka.messages import json_or_wire
 from recallflow.errors import RecallflowError, UsageError
@@ -32,7 +32,7 @@ MEMORY_COMPACTION = (
 )
 OTHER_DIRECTORIES = (
     "directories of other members were not searched. A member keeps folders of moved partitions for a day; they may "
-    "contain data that was erased after the move. Name them with --also, and delete them (docs/how-to/erasure.md)"
+    "contain data that was erased after the move. Search them with --also (docs/how-to/erasure.md)"
 )
 
 
@@ -48,7 +48,7 @@ def remaining_line(remaining: topic_erasure.RemainingRecords, *, is_memory: bool
 def _expiry(remaining: topic_erasure.RemainingRecords, *, is_memory: bool) -> str:
     retention = remaining.retention
     if retention is None:
-        return "expiry unknown, because this user may not describe the topic's configuration"
+        return "expiry unknown, because the Kafka login may not describe the topic's configuration"
     terms = [_retention(retention, remaining.newest_ms)] if retention.deletes else []
     if retention.compacts:
         terms.append(MEMORY_COMPACTION if is_memory else COMPACTION)
@@ -58,7 +58,7 @@ def _expiry(remaining: topic_erasure.RemainingRecords, *, is_memory: bool) -> st
 def _retention(retention: topic_erasure.Retention, newest_ms: int) -> str:
     sooner = "" if retention.retention_bytes < 0 else f", or sooner (retention.bytes={retention.retention_bytes})"
     if retention.longest_ms is None:
-        return f"no expiry (retention.ms=-1){sooner}: until the topic, or its records, are deleted"
+        return f"kept until the topic, or its records, are deleted (retention.ms=-1){sooner}"
     latest = format_time(min(newest_ms + retention.longest_ms, EPOCH_MS_MAX))
     deletion = f"deleted by {latest} at the latest{sooner}, plus a few minutes for the broker's cleanup"
     segment = f"a segment takes records for segment.ms={retention.segment_ms} and is deleted"
@@ -69,8 +69,8 @@ def finding_lines(search: directory_erasure.TraceSearch, findings: Findings) -> 
     """Yield lines about the searched files and the findings. No line quotes content."""
     strings, conclusive, shared = len(search.traces.pieces()), findings.conclusive(), len(findings.others)
     files = f"{len(findings.sizes)} files ({sum(findings.sizes.values()) / 1024**2:,.1f} MiB)"
-    ignored = f"; {shared} were ignored, because other users have them too" if shared else ""
-    omitted = f"; {search.traces.left_out} more were omitted" if search.traces.left_out else ""
+    ignored = f"; {shared} other strings were ignored, because other users have them too" if shared else ""
+    omitted = f"; {search.traces.left_out} more strings were omitted" if search.traces.left_out else ""
     yield f"searched for {strings - shared} strings of user {search.user_id} in {files}{ignored}{omitted}"
     for path in sorted(findings.unread):
         yield f"{path}: unreadable for RocksDB; only its bytes were searched"
@@ -90,7 +90,7 @@ class EraseCommand:
         self._scope = self._tenant, self._user, self._environments
         state_dirs = [self._config.named_state_dir()] if options.state_dir else []
         # Only a directory without Kafka is erased here: an engine on Kafka erases its own when it reads the event.
-        self._offline_dir = next((path for path in state_dirs if not reads_topics(path)), None)
+        self._dir_without_kafka = next((path for path in state_dirs if not reads_topics(path)), None)
         self._verifies = options.verify or options.verify_only
         # Without --state-dir, the settings may name the engine's directory, which may be on another machine.
         engine_dir = self._config.state_dir
@@ -101,8 +101,8 @@ class EraseCommand:
         if self._verifies and (missing := [path for path in self._searched_folders if not path.is_dir()]):
             raise UsageError(f"--verify: the folder {missing[0]} does not exist")
         problem = None
-        if self._environments or self._offline_dir is not None:
-            problem = "needs Kafka without --environment, because a tombstone applies to all environments of a user"
+        if self._environments or self._dir_without_kafka is not None:
+            problem = "needs Kafka and excludes --environment, because a tombstone removes all environments of a user"
         elif "/" in options.tenant + options.user:
             problem = "does not work for names with a slash, because records of other users may have the same key"
         if options.compact_kafka and problem is not None:
@@ -120,14 +120,14 @@ class EraseCommand:
     def _erase(self) -> bool:
         """Erase the user. Return whether an erasure failed, or left files that were not purged."""
         folder_failed = False
-        if self._offline_dir is None:
+        if self._dir_without_kafka is None:
             positions = [self._send(event) for event in self._events(receipt=True)]
             at_ms = max(directory_erasure.append_time(self._config.kafka, position) for position in positions)
         else:
             at_ms = time.time_ns() // 1_000_000
-            folder_failed = not self._erase_folder(self._offline_dir, at_ms)
+            folder_failed = not self._erase_folder(self._dir_without_kafka, at_ms)
         failed = [path for path in self._options.checkpoints if not self._erase_checkpoint(path, at_ms)]
-        if self._offline_dir is None:
+        if self._dir_without_kafka is None:
             self._print_remains()
         return bool(failed) or folder_failed
 
@@ -136,8 +136,8 @@ class EraseCommand:
         topics, timeout_s = self._config.topics, self._options.timeout_s
         answers = (topics.receipts, topics.dead_letters)
         with closing(topic_erasure.OutcomeReader(self._config.kafka, answers)) as outcomes:
-            with closing(kafka_verbs(self._config, self._tenant, event.environment or PRODUCTION)) as verbs:
-                position = verbs.send(event).result()
+            with closing(open_client(self._config, self._tenant, event.environment or PRODUCTION)) as client:
+                position = client.send(event).result()
             outcome = outcomes.outcome_of(position, TimeLimit(timeout_s))
         if outcome is None:
             remedy = "is the engine running (recallflow run)? The event is in the topic, and the engine will apply it"
@@ -192,21 +192,21 @@ class EraseCommand:
     def _known_events(self) -> Iterator[Mapping[str, Any]]:
         if self._options.export is not None:
             return directory_erasure.read_export(self._options.export)
-        if self._offline_dir is not None:
-            return directory_erasure.export_before(self._config, self._offline_dir, *self._scope)
+        if self._dir_without_kafka is not None:
+            return directory_erasure.export_before(self._config, self._dir_without_kafka, *self._scope)
         records = topic_erasure.records_of(self._config.kafka, self._config.topics.memory, self._tenant, self._user)
         return (event for one in records if isinstance(event := _parsed(json_or_wire(one)), dict))
 
     def _verify(self, search: directory_erasure.TraceSearch) -> bool:
         """Search the files. Return whether anything was found."""
         # A running engine purges its files in the background: the search is repeated until they are purged.
-        wait_s = self._options.timeout_s if self._offline_dir is None else 0.0
+        wait_s = self._options.timeout_s if self._dir_without_kafka is None else 0.0
         findings = directory_erasure.search(search, self._searched_folders, at_rest(self._config), TimeLimit(wait_s))
         print(*finding_lines(search, findings), sep="\n")
         for folder in self._searched_folders:
             if (folder / DESCRIPTION).exists():
                 print(f"{folder}: {_purges_line(folder)}")
-        if self._offline_dir is None and not self._options.also:
+        if self._dir_without_kafka is None and not self._options.also:
             note(OTHER_DIRECTORIES)
         return bool(findings.conclusive())
 

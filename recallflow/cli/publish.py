@@ -11,7 +11,7 @@ from typing import NamedTuple
 import orjson
 
 from recallflow.cli.replay_jobs import ProgressMeter, RateLimit, ReplayJob, ReplayResult
-from recallflow.connectors.kafka.admin import first_descriptions
+from recallflow.connectors.kafka.admin import describe_required_topics
 from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.sender import Publisher
 from recallflow.connectors.kafka.topic_reader import TopicReader
@@ -38,7 +38,7 @@ class Target(NamedTuple):
     @classmethod
     def of(cls, options: KafkaOptions, topic: str) -> "Target":
         """Read the sizes of a topic. Raise SourceError if Kafka is unreachable, refuses us, or lacks the topic."""
-        topic_id = first_descriptions(options, [topic])[topic].id
+        topic_id = describe_required_topics(options, [topic])[topic].id
         with TopicReader(options) as reader:
             spans = [*reader.spans([topic]).values()]
             cluster = reader.cluster_id()

@@ -140,7 +140,7 @@ def add_completion(commands: Commands) -> None:
     parser.set_defaults(run=run_completion)
 
 
-def complete(parser: argparse.ArgumentParser) -> None:
+def print_shell_completions(parser: argparse.ArgumentParser) -> None:
     """Print completions and end the process, if a shell asks for them."""
     if "_ARGCOMPLETE" not in os.environ:
         return

@@ -57,8 +57,8 @@ def store_decision(options: argparse.Namespace, event_type: str, fields: Mapping
         return f"appended to {options.control}"
     chosen = config(options)
     check_signing(chosen)
-    with closing(kafka_verbs(chosen, options.tenant)) as verbs:
-        return str(verbs.decide(event_type, fields).result())
+    with closing(open_client(chosen, options.tenant)) as client:
+        return str(client.decide(event_type, fields).result())
 
 
 def decision_history(options: argparse.Namespace) -> "ControlHistory":
@@ -69,7 +69,7 @@ def decision_history(options: argparse.Namespace) -> "ControlHistory":
         return table.history
 
 
-def kafka_verbs(chosen: "Config", tenant_id: str, environment: str = "prod") -> "KafkaVerbs":
+def open_client(chosen: "Config", tenant_id: str, environment: str = "prod") -> "KafkaVerbs":
     from recallflow.client import ClientTopics, KafkaVerbs
     from recallflow.credentials import ClientCredentials
     from recallflow.verbs.arguments import ClientScope

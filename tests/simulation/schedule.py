@@ -32,7 +32,7 @@ from recallflow.operators.events import decode
 from recallflow.operators.prepare import prepare
 from recallflow.owner import state_partition
 from recallflow.records import Position
-from recallflow.state.database import SharedMemory
+from recallflow.state.database import SharedBuffers
 from recallflow.state.directory import StateDirectory
 from recallflow.state.state_hash import hash_of
 from tests.simulation import kafka as model
@@ -513,7 +513,7 @@ def simulating() -> Iterator[None]:
         patches.replace(membership, "POLL_S", 0.2)
         patches.replace(ownership, "PAUSE_S", 0.05)
         patches.replace(group_consumer, "COMMIT_TIMEOUT_S", 2.0)  # shorter than the session, as by default
-        patches.replace(SharedMemory, "options", _quick_options(SharedMemory.options))
+        patches.replace(SharedBuffers, "options", _quick_options(SharedBuffers.options))
         patch_members(patches)
         patches.replace(control, "POLL_S", 1.0)
         for module, name in (
@@ -533,10 +533,10 @@ def simulating() -> Iterator[None]:
         patches.undo()  # also where a name is missing: other tests share the process
 
 
-def _quick_options(real: Callable[[SharedMemory], Any]) -> Callable[[SharedMemory], Any]:
+def _quick_options(real: Callable[[SharedBuffers], Any]) -> Callable[[SharedBuffers], Any]:
     """Return options of RocksDB for fast opening."""
 
-    def options(self: SharedMemory) -> Any:
+    def options(self: SharedBuffers) -> Any:
         found = real(self)
         found.set_max_file_opening_threads(1)
         found.set_skip_stats_update_on_db_open(True)

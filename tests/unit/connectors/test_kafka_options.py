@@ -71,7 +71,7 @@ def test_user_options_override_our_defaults() -> None:
         ({"acks": "1", "enable.idempotence": "false"}, "acks, enable.idempotence cannot be set"),
         (
             {"group.id": "g"},
-            "group.id cannot be set: recallflow's guarantees depend on its own value; give run --deployment",
+            "group.id cannot be set: recallflow's guarantees depend on the values it sets; give run --deployment",
         ),
         ({"session.timeout.ms": "9000"}, "give run --session-timeout-s"),
         ({"batch.num.messages": "0"}, 'Configuration property "batch.num.messages" value 0'),  # a producer's alone

@@ -49,7 +49,7 @@ from recallflow.state.rows import (
     OwnerHead,
     Vectors,
 )
-from recallflow.state.tokens import NO_TOKENS, ONE, TokenIndex, Tokens, to_bytes
+from recallflow.state.tokens import NO_TOKENS, SCALE, TokenIndex, Tokens, to_bytes
 from recallflow.state.usage import OwnerUsage, Usage, decode_seqs, encode_seqs
 from recallflow.state.vectors import VectorIndex
 from tests.unit.operators.harness import make_entry
@@ -220,7 +220,7 @@ def test_question_token_takes_the_closest_token_of_a_memory(
     slots = data.draw(st.lists(st.integers(0, len(memories) - 1), max_size=6)) if memories else []
     asked = np.array(question, np.float32).reshape(len(question), DIMENSION)
     expected = [
-        [max([0.0, *(float(np.dot(token, held)) for held in memories[slot])]) / ONE for slot in slots]
+        [max([0.0, *(float(np.dot(token, held)) for held in memories[slot])]) / SCALE for slot in slots]
         for token in question
     ]
     closest = index.closest(asked, np.array(slots, np.int64), np.ones(len(asked)))
@@ -250,7 +250,7 @@ def test_passage_with_the_highest_weighted_sum_counts(
     weights = np.arange(1.0, len(question) + 1)
 
     def by_hand(passage: list[tuple[int, ...]]) -> list[float]:
-        return [max([0.0, *(float(np.dot(token, held)) for held in passage)]) / ONE for token in question]
+        return [max([0.0, *(float(np.dot(token, held)) for held in passage)]) / SCALE for token in question]
 
     best = [max(float(weights @ by_hand(passage)) for passage in memories[slot]) for slot in slots]
     found = index.closest(asked, np.array(slots, np.int64), weights)
@@ -264,7 +264,7 @@ def test_bytes_are_within_half_a_step_of_the_unit_vector(rows: list[tuple[float,
     matrix = np.array(rows, np.float32)
     norms = np.linalg.norm(matrix, axis=1, keepdims=True)
     unit = np.divide(matrix, norms, out=np.zeros_like(matrix), where=norms > 0)
-    assert np.abs(to_bytes(matrix) / ONE - unit).max() <= 0.5 / ONE + 1e-6
+    assert np.abs(to_bytes(matrix) / SCALE - unit).max() <= 0.5 / SCALE + 1e-6
 
 
 Text = list[str]

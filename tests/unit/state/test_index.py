@@ -20,7 +20,7 @@ from recallflow.state.graph_codec import encode_row
 from recallflow.state.index import MAX_NEIGHBOURS, NEIGHBOURS, OwnerIndex
 from recallflow.state.rows import Entry, EpisodeRow, Vectors
 from recallflow.state.segment import Segment
-from recallflow.state.tokens import NO_TOKENS, ONE
+from recallflow.state.tokens import NO_TOKENS, SCALE
 from tests.unit.operators.harness import make_entry
 
 MODEL, DIMENSION, TOKEN_DIMENSION = "model", 2, 3
@@ -245,7 +245,7 @@ def test_index_from_segments_equals_one_built_anew(
 
 def test_tokens_are_read_once_for_compared_memories_only() -> None:
     entries = [make_entry(seq) for seq in range(4)]
-    rows = np.array([[ONE, 0, 0]], np.int8)
+    rows = np.array([[SCALE, 0, 0]], np.int8)
     vectors: dict[tuple[int, int], Vectors | None] = {
         (seq, 0): Vectors(MODEL, np.ones((1, DIMENSION), np.float32), rows) for seq in range(4)
     }
@@ -321,7 +321,7 @@ def test_cluster_cosines_by_hand() -> None:
 
 def test_vectors_of_different_models_never_meet() -> None:
     index = OwnerIndex(MODEL, DIMENSION)
-    row, tokens = np.array([[1, 0]], np.float32), np.full((1, TOKEN_DIMENSION), ONE, np.int8)
+    row, tokens = np.array([[1, 0]], np.float32), np.full((1, TOKEN_DIMENSION), SCALE, np.int8)
     vectors = {(0, 0): Vectors("another", row, tokens), (1, 0): Vectors(MODEL, row, tokens)}
     index.add([make_entry(0), make_entry(1)], vectors)
     assert index.vectors.cosines(QUERY)[1].tolist() == [1]

@@ -16,7 +16,7 @@ from recallflow.operators.recall.shared import CandidatesCache
 from recallflow.owner import Owner, state_partition
 from recallflow.records import Position
 from recallflow.state import description, folders, keys
-from recallflow.state.database import SharedMemory
+from recallflow.state.database import SharedBuffers
 from recallflow.state.description import describe, rewrap
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import AtRest, Keyring
@@ -43,7 +43,7 @@ def of(number: int) -> list[str]:
 
 
 def opened_alone(folder: Path, number: int, keyring: Keyring) -> Partition:
-    return Partition(folder, number, keyring, SharedMemory(), lock_wait_s=0)
+    return Partition(folder, number, keyring, SharedBuffers(), lock_wait_s=0)
 
 
 def test_reopened_directory_is_unchanged(tmp_path: Path, at_rest: AtRest) -> None:

@@ -14,7 +14,7 @@ from recallflow.errors import StorageError
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys
-from recallflow.state.database import SharedMemory
+from recallflow.state.database import SharedBuffers
 from recallflow.state.description import describe
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import Keyring
@@ -52,7 +52,7 @@ def damaged(tmp_path: Path) -> Partition:
     """A database with a damaged table behind the first block."""
 
     def opened() -> Partition:
-        return Partition(tmp_path / "p000", 0, Keyring(b"secret"), SharedMemory(), lock_wait_s=0)
+        return Partition(tmp_path / "p000", 0, Keyring(b"secret"), SharedBuffers(), lock_wait_s=0)
 
     with opened() as partition:
         draw = np.random.default_rng(7)
@@ -107,7 +107,7 @@ FOUR = [keys.episode(bytes(16), bytes(16), number) for number in range(4)]
     ],
 )
 def test_reads_see_staged_writes(tmp_path: Path, read: Callable[[Partition], dict[bytes, bytes]]) -> None:
-    with Partition(tmp_path / "p000", 0, Keyring(b"secret"), SharedMemory(), lock_wait_s=0) as partition:
+    with Partition(tmp_path / "p000", 0, Keyring(b"secret"), SharedBuffers(), lock_wait_s=0) as partition:
         partition.stage({FOUR[0]: b"old", FOUR[1]: b"gone", FOUR[2]: b"stays"})
         assert read(partition) == {FOUR[0]: b"old", FOUR[1]: b"gone", FOUR[2]: b"stays"}
         partition.stage({FOUR[0]: b"new", FOUR[1]: None, FOUR[3]: b"added"})
@@ -116,17 +116,17 @@ def test_reads_see_staged_writes(tmp_path: Path, read: Callable[[Partition], dic
 
 def test_read_within_a_batch_splits_no_event(tmp_path: Path) -> None:
     path, position = tmp_path / "p000", Position("log", 0, 7)
-    with Partition(path, 0, Keyring(b"secret"), SharedMemory(), lock_wait_s=0) as partition:
+    with Partition(path, 0, Keyring(b"secret"), SharedBuffers(), lock_wait_s=0) as partition:
         partition.stage({KEYS[0]: b"told"}, position)
         list(partition.scan(keys.OWNERS))
-    with Partition(path, 0, Keyring(b"secret"), SharedMemory(), lock_wait_s=0) as partition:  # nobody called `commit`
+    with Partition(path, 0, Keyring(b"secret"), SharedBuffers(), lock_wait_s=0) as partition:  # nobody called `commit`
         assert partition.get(KEYS[0]) == b"told"
         assert partition.is_applied(position)
 
 
 @pytest.fixture(scope="module")
 def one_partition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partition]:
-    with Partition(tmp_path_factory.mktemp("state") / "p000", 0, Keyring(bytes(32)), SharedMemory(), 0.0) as partition:
+    with Partition(tmp_path_factory.mktemp("state") / "p000", 0, Keyring(bytes(32)), SharedBuffers(), 0.0) as partition:
         yield partition
 
 
@@ -245,7 +245,7 @@ def test_tables_and_namespaces_have_names_of_their_own() -> None:
 
 @pytest.fixture(scope="module")
 def partition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partition]:
-    with Partition(tmp_path_factory.mktemp("state") / "p000", 0, Keyring(bytes(32)), SharedMemory(), 0.0) as partition:
+    with Partition(tmp_path_factory.mktemp("state") / "p000", 0, Keyring(bytes(32)), SharedBuffers(), 0.0) as partition:
         yield partition
 
 
@@ -280,12 +280,12 @@ def test_applied_positions_of_hostile_topics_come_back_after_a_restart(
     path = tmp_path_factory.mktemp("state") / "p000"
     topics = ["a", "a:0", "a:0:1", "a:", ":", "format", "clock", "töpic", "a/b"]
     moved = {Position(topic, number, 7 + number).source: 7 + number for topic in topics for number in (0, 10)}
-    with Partition(path, 0, Keyring(bytes(32)), SharedMemory(), 0.0) as partition:
+    with Partition(path, 0, Keyring(bytes(32)), SharedBuffers(), 0.0) as partition:
         for topic in topics:
             for number in (0, 10):
                 partition.stage({}, Position(topic, number, 7 + number))
         partition.commit()
-    with Partition(path, 0, Keyring(bytes(32)), SharedMemory(), 0.0) as partition:
+    with Partition(path, 0, Keyring(bytes(32)), SharedBuffers(), 0.0) as partition:
         assert partition.applied == moved
 
 

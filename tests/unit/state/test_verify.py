@@ -256,7 +256,7 @@ def test_files_that_are_still_read_count_as_not_cleaned(opened: Opened, tmp_path
     reader = partition.scan(keys.OWNERS)
     next(reader)
     erase(partition, ANN)
-    partition.cleaning.close()  # waits for no reader
+    partition.cleaning.interrupt()  # waits for no reader
     assert not partition.cleaning.run()
     assert files_with(tmp_path)
     assert len(partition.cleaning) == 1
