@@ -24,7 +24,6 @@ from recallflow.embedder import Matrix
 from recallflow.errors import (
     DeliveryFailed,
     EmbedderError,
-    FieldProblem,
     InvalidRecord,
     QueryTimeout,
     RecallflowError,
@@ -279,8 +278,7 @@ def _trust(auth: AuthSettings, decisions: ControlHistory) -> Iterator[Trust]:
 def _encoded(event: MemoryEvent | QueryEvent) -> bytes:
     value = event.model_dump_json(exclude_unset=True).encode()
     if len(value) > RECORD_BYTES:
-        problem = f"over {RECORD_BYTES} bytes; split it, or store a reference"
-        raise InvalidRecord("too_large", [FieldProblem("", problem)])
+        raise InvalidRecord.of("too_large", f"over {RECORD_BYTES} bytes; split it, or store a reference")
     return value
 
 

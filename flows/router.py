@@ -17,7 +17,7 @@ from recallflow.connectors.kafka.messages import KEY_BYTES, Headers, Outgoing, h
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.sender import ToSend
 from recallflow.credentials import mask, sign, without_credentials
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import InvalidRecord
 from recallflow.flows.config import Config
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.settings import AuthSettings, TopicNames
@@ -57,7 +57,7 @@ NO_AUTH = AuthSettings()
 UNREADABLE = "a header's name is not UTF-8"
 STEP = "state"
 _MISROUTED = "is in the wrong partition, and too large to be forwarded to the owning one: use the key tenant_id/user_id"
-TOO_LARGE_TO_MOVE = InvalidRecord("too_large", [FieldProblem("", _MISROUTED)])
+TOO_LARGE_TO_MOVE = InvalidRecord.of("too_large", _MISROUTED)
 
 _log = logging.getLogger(__name__)
 

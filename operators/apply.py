@@ -276,7 +276,7 @@ def _update(view: View, event: events.MemoryUpdate, analysis: Analysis | None, e
     if after == before:
         return "unchanged"
     if after.valid_from_ms is not None and after.valid_to_ms is not None and after.valid_to_ms < after.valid_from_ms:
-        raise InvalidRecord("invalid_event", [FieldProblem("valid_to", "before valid_from")])
+        raise InvalidRecord.of("invalid_event", "before valid_from", "valid_to")
     check_relations(after)
     view.limits.check_text(view.counts, after.content, before.content)
     after = view.next_version(after, edited)
@@ -334,7 +334,7 @@ def _changeable_memory(view: View, memory_id: str) -> MemoryHead:
     current = view.changeable(memory_id)
     if current is None:
         problem = "was forgotten" if view.was_forgotten(memory_id) else "no memory has this id"
-        raise InvalidRecord("not_found", [FieldProblem("memory_id", problem)])
+        raise InvalidRecord.of("not_found", problem, "memory_id")
     return current
 
 
@@ -342,7 +342,7 @@ def _repeated_outcome(applied_digest: str, digest: str) -> Outcome:
     """Return the outcome of an event whose id was used before. Raise InvalidRecord if its content differs."""
     if applied_digest == digest:
         return "duplicate"
-    raise InvalidRecord("id_conflict", [FieldProblem("id", "the id was used before for other content: use a new id")])
+    raise InvalidRecord.of("id_conflict", "the id was used before for other content: use a new id", "id")
 
 
 def _content(event: Event) -> bytes:

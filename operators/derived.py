@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Any
 
 from recallflow import events
-from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
+from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.events import MemoryEvent, Message, Source, content_hash
 from recallflow.limits import MADE_EVER_MAX, MADE_MAX
 from recallflow.operators.view import View, stored_sources
@@ -60,7 +60,7 @@ def provenance(view: View, derived_from: events.DerivedFrom) -> dict[str, Any]:
         if row.derived_from is not None:
             name = f"derived_from.others.{number - 1}.memory_id" if number else "derived_from.memory_id"
             problem = f"was itself derived from {row.derived_from['memory_id']}: name that memory"
-            raise InvalidRecord("invalid_event", [FieldProblem(name, problem)])
+            raise InvalidRecord.of("invalid_event", problem, name)
         # `has_unchanged_sources` has compared a hash in the event with the text.
         one["content_hash"] = one.get("content_hash") or content_hash(row.content)
     return {name: value for name, value in stored.items() if value}
@@ -78,7 +78,7 @@ def link(view: View, row: MemoryRow) -> None:
         existing = view.derivatives(seq)
         if len(existing.memories) >= MADE_MAX:
             problem = f"{MADE_MAX} memories were derived from this one already: forget some of them"
-            raise InvalidRecord("invalid_event", [FieldProblem("derived_from", problem)])
+            raise InvalidRecord.of("invalid_event", problem, "derived_from")
         view.put_derivatives(seq, existing._replace(memories=[*existing.memories, row.seq]))
 
 
@@ -147,6 +147,6 @@ def put_episode_summary(view: View, event: events.EpisodeSummary) -> bool:
             return False
     elif episode is None:
         problem = "no episode of this session has this id: name the episode's session_id"
-        raise InvalidRecord("not_found", [FieldProblem("episode_id", problem)])
+        raise InvalidRecord.of("not_found", problem, "episode_id")
     view.put_episode_summary(episode, event.summary)
     return True

@@ -5,7 +5,7 @@ from collections.abc import Callable, Container, Iterable
 from typing import NamedTuple
 
 from recallflow.embedder import Matrix
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import InvalidRecord
 from recallflow.events import MemoryEvent
 from recallflow.operators.graph.names import TextNames
 from recallflow.operators.guard import retry_once
@@ -119,7 +119,7 @@ def key_of(item: Decoded) -> bytes:
 def decode(record: Record, skips: Container[Position] = ()) -> Decoded:
     """Return a record's event or query; `Refused` if it is invalid, causes internal errors, or is among `skips`."""
     if skips and record.position in skips:
-        skipped = InvalidRecord("skipped", [FieldProblem("", "skipped without decoding, as requested by run --skip")])
+        skipped = InvalidRecord.of("skipped", "skipped without decoding, as requested by run --skip")
         return Refused(record, skipped, _DECODE)
     if record.refusal is not None:
         return refused(record, record.refusal)
@@ -131,7 +131,7 @@ def decode(record: Record, skips: Container[Position] = ()) -> Decoded:
 
 def refused(record: Record, refusal: Refusal) -> Refused:
     """Return a record as refused. The refusal is attached to the record, which may be stored and read again."""
-    error = InvalidRecord(refusal.code, [FieldProblem(refusal.field, refusal.problem)])
+    error = InvalidRecord.of(refusal.code, refusal.problem, refusal.field)
     return Refused(record._replace(refusal=refusal), error, refusal.step, _query_id(record))
 
 

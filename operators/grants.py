@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from recallflow.caching import BoundedCache
 from recallflow.control import ALL_TENANTS, ApiKey, ControlHistory, TokenKey
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, ApiKeyText, hash_secret, read_key
-from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord, UsageError
+from recallflow.errors import ErrorCode, InvalidRecord, UsageError
 from recallflow.events import Event, MemoryAdd, MemoryEmbedding, MemoryFeedback, MemoryForget, MemoryUpdate, Message
 from recallflow.fields import EPOCH_MS_MAX, Name
 from recallflow.operators.events import Ask, Write
@@ -88,7 +88,7 @@ class Grant(NamedTuple):
 
 def refusal(code: ErrorCode, field: str, problem: str) -> InvalidRecord:
     """Return an error about credentials. `problem` must not repeat sent text, nor reveal existing names."""
-    return InvalidRecord(code, [FieldProblem(field, problem)])
+    return InvalidRecord.of(code, problem, field)
 
 
 def check_projects(write: Write) -> None:

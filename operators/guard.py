@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
-from recallflow.errors import DefectLog, FieldProblem, InvalidRecord, RecallflowError, defect_id
+from recallflow.errors import DefectLog, InvalidRecord, RecallflowError, defect_id
 from recallflow.records import Position
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def once(
             undo()
         kind = type(error).__name__
         problem = f"{kind} in our own code (internal error {error_id}); report it with the engine's log of that id"
-        raise InvalidRecord("internal_error", [FieldProblem("", problem)]) from None
+        raise InvalidRecord.of("internal_error", problem) from None
 
 
 def report(step: str, position: Position, error: Exception) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import regex
 
 from recallflow.embedder import Embedder, TextVectors, embed_texts
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import InvalidRecord
 from recallflow.events import MemoryAdd, MemoryEmbedding, MemoryEvent, MemoryUpdate, Message
 from recallflow.language.analysis import TextAnalysis, analyse, sentence_ends, stems
 from recallflow.language.scripts import UNSPACED
@@ -258,4 +258,4 @@ def check_dimension(embedder: Embedder, write: Write) -> Write | Refused:
     if isinstance(write.event, MemoryEmbedding) and write.event.model != embedder.name:
         return write
     problem = f"{len(vector)} numbers; {embedder.name} has {embedder.dimension}. Omit the vector to have it computed"
-    return Refused(write.record, InvalidRecord("wrong_dimension", [FieldProblem("embedding", problem)]), STEP)
+    return Refused(write.record, InvalidRecord.of("wrong_dimension", problem, "embedding"), STEP)

@@ -8,7 +8,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from recallflow.control import ControlHistory, quota
-from recallflow.errors import FieldProblem, InvalidRecord, OverQuota
+from recallflow.errors import InvalidRecord, OverQuota
 from recallflow.limits import BYTES_PER_USER, EDGES_PER_USER, EVENTS_PER_S, MEMORIES_PER_USER, QUERIES_PER_S
 from recallflow.operators.events import Ask, Decoded, Refused, Write
 from recallflow.owner import key_tenant
@@ -57,7 +57,7 @@ class Rates:
         record = item.record
         if record.position.topic == self._fair_topic and key_tenant(record.key) != key_tenant(item.owner.record_key):
             problem = f"the tenant has a quota ({name}), but the record's key lacks the tenant: use the key tenant/user"
-            return InvalidRecord("invalid_event", [FieldProblem("", problem)])
+            return InvalidRecord.of("invalid_event", problem)
         key, second = (record.position.source, item.owner.tenant_id), record.append_ms // _SECOND_MS
         before = self._counts.get(key)
         offset = record.position.offset

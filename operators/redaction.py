@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import InvalidRecord
 from recallflow.queries import QueryEvent, Recall
 from recallflow.responses import Response, Warn
 from recallflow.state.index import OwnerIndex
@@ -58,7 +58,7 @@ def is_readable(row: MemoryRow | None) -> TypeGuard[MemoryRow]:
 
 def unreadable() -> InvalidRecord:
     problem = "the stored data of the user cannot be decrypted: restore the key or a checkpoint, or erase the user"
-    return InvalidRecord("unreadable", [FieldProblem("", problem)])
+    return InvalidRecord.of("unreadable", problem)
 
 
 def unreadable_answer(query: QueryEvent, query_id: str) -> Response:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
-from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
+from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.events import UserErase
 from recallflow.operators import audit, erase, outbox, redaction
 from recallflow.operators.apply import apply, receipts
@@ -212,7 +212,7 @@ class MemoryWrites:
     def _check_topic(self, write: Write) -> None:
         if write.record.position.topic == self._rules.query_topic:
             problem = f"{write.event.type} changes memory: send it to the memory topic, which defines its order"
-            raise InvalidRecord("invalid_event", [FieldProblem("type", problem)])
+            raise InvalidRecord.of("invalid_event", problem, "type")
 
 
 def _forget(large: LargeEvents, expansions: Expansions, forget_elsewhere: Forget, owners: Collection[Owner]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from recallflow.distribution import install
-from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord, RegistryUnavailable, SourceError, UsageError
+from recallflow.errors import ErrorCode, InvalidRecord, RegistryUnavailable, SourceError, UsageError
 from recallflow.records import Position
 from recallflow.responses import RESPONSE_NAME
 
@@ -108,7 +108,7 @@ class SchemaRegistry:
         except Exception as error:  # noqa: BLE001 - a decoder raises errors of any type for arbitrary bytes
             code, kind = "undecodable", str(error) if str(error) == _TEXT_SCHEMA else type(error).__name__
             problem = f"cannot be read with its schema {schema_id}: {kind}; send it with the serializer of that schema"
-        return RegisteredValue(value, InvalidRecord(code, [FieldProblem("", problem)]))
+        return RegisteredValue(value, InvalidRecord.of(code, problem))
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:

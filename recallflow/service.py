@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 from recallflow.control import Rollout, RolloutMode
 from recallflow.credentials import Headers
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import InvalidRecord
 from recallflow.events import MemoryEvent
 from recallflow.fields import Model
 from recallflow.owner import Owner
@@ -24,7 +24,7 @@ class StoredEvent(NamedTuple):
 def check_forgotten(receipt: Receipt | None) -> None:
     """Raise InvalidRecord (`not_found`) for a receipt of a missing memory."""
     if receipt is not None and receipt.outcome == "unchanged":
-        raise InvalidRecord("not_found", [FieldProblem("memory_id", "no memory has this id")])
+        raise InvalidRecord.of("not_found", "no memory has this id", "memory_id")
 
 
 class Service(Protocol):

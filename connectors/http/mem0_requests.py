@@ -72,11 +72,11 @@ def our_id(mem0_id: str) -> tuple[str, str]:
 
 
 def invalid(field: str, problem: str) -> InvalidRecord:
-    return InvalidRecord("invalid_event", [FieldProblem(field, problem)])
+    return InvalidRecord.of("invalid_event", problem, field)
 
 
 def not_found(field: str, problem: str) -> InvalidRecord:
-    return InvalidRecord("not_found", [FieldProblem(field, problem)])
+    return InvalidRecord.of("not_found", problem, field)
 
 
 class Fields(BaseModel):
@@ -176,7 +176,7 @@ def read(model: type[T], source: bytes | Mapping[str, str]) -> T:
     except ValidationError as error:
         problems = error.errors(include_input=False, include_url=False)
     if problems[0]["type"] == "json_invalid":
-        raise InvalidRecord("invalid_json", [FieldProblem("", problems[0]["msg"])])
+        raise InvalidRecord.of("invalid_json", problems[0]["msg"])
     fields = [FieldProblem(".".join(map(str, p["loc"])), _PROBLEMS.get(p["type"], p["msg"])) for p in problems]
     raise InvalidRecord("invalid_event", fields)
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from recallflow.cloud_events import response_json
 from recallflow.connectors.kafka.messages import SOURCE_HEADER, Letter, headers_of
 from recallflow.credentials import Headers
-from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, SourceError
+from recallflow.errors import DeliveryFailed, InvalidRecord, QueryTimeout, SourceError
 from recallflow.events import MemoryEvent
 from recallflow.kafka_clients import Inbox, ProducerAndReader
 from recallflow.kafka_options import KafkaOptions
@@ -200,9 +200,7 @@ class KafkaService:
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
         if query.reply_to is not None:
-            raise InvalidRecord(
-                "invalid_event", [FieldProblem("reply_to", "the request gets the answer: omit reply_to")]
-            )
+            raise InvalidRecord.of("invalid_event", "the request gets the answer: omit reply_to", "reply_to")
         query_id = query.id or uuid.uuid4().hex
         try:
             async with asyncio.timeout(timeout_s):

@@ -291,7 +291,7 @@ def caller_of(server_scope: ServerScope, headers: Iterable[tuple[bytes, bytes]])
             return Caller(server_scope, users[0].decode(), credentials)
         except UnicodeDecodeError:
             problem = "is not UTF-8"
-    raise InvalidRecord("unauthenticated", [FieldProblem(USER_HEADER, problem)])
+    raise InvalidRecord.of("unauthenticated", problem, USER_HEADER)
 
 
 class ToolRunner:

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from recallflow.distribution import remedy_for
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import InvalidRecord
 from recallflow.fields import format_time
 from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, InvalidReason, Subgraph
 from recallflow.operators.answers.lookups import PageReader, not_after
@@ -87,7 +87,7 @@ def _nodes(
     try:
         import networkx as nx  # a slow import that only this function needs
     except ModuleNotFoundError as error:
-        raise InvalidRecord("invalid_event", [FieldProblem("type", remedy_for(error) or str(error))]) from None
+        raise InvalidRecord.of("invalid_event", remedy_for(error) or str(error), "type") from None
     nx_graph = nx.Graph(neighbourhood.out)
     hops = nx.multi_source_dijkstra_path_length(nx_graph, {*initial} & neighbourhood.out.keys(), weight=_hops)
     for vertex in neighbourhood.out:
@@ -198,7 +198,7 @@ def _add_edges(shown: _Page, after: EdgeCursor, limit: int) -> EdgeCursor | None
     mark = shown.graph.mark
     if after.store_id not in (b"", mark):
         problem = "the state was rebuilt since that page: leave it out, and start with the first page"
-        raise InvalidRecord("invalid_event", [FieldProblem("after", problem)])
+        raise InvalidRecord.of("invalid_event", problem, "after")
     found = shown.graph.edges_after(after.name)
     edges: list[Edge] = []
     isolated: set[NodeKey] = set()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic_core import to_json
 
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import InvalidRecord
 from recallflow.fields import Model, format_time
 from recallflow.limits import PAGE_BYTES
 from recallflow.operators import redaction
@@ -128,7 +128,7 @@ def usage(used: Usage) -> MemoryUsage:
 
 
 def not_found(memory_id: str) -> InvalidRecord:
-    return InvalidRecord("not_found", [FieldProblem("memory_id", f"no current memory has the id {memory_id!r}")])
+    return InvalidRecord.of("not_found", f"no current memory has the id {memory_id!r}", "memory_id")
 
 
 def list_episodes(

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
+from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.operators import audit, redaction
 from recallflow.operators.answers.answer import Answerer, EffectLog
 from recallflow.operators.answers.parked_queries import (
@@ -323,7 +323,7 @@ class Queries:
         """Park a query whose answer would claim absence, or answer that the partition is catching up."""
         if self._held.hold(parked, self._now_ms()):
             return []
-        error = InvalidRecord("catching_up", [FieldProblem("", f"nothing is found yet, with {missing}: ask again")])
+        error = InvalidRecord.of("catching_up", f"nothing is found yet, with {missing}: ask again")
         return self._failed(parked.ask, error, reply_to)
 
     def _recorded(self, ask: Ask, answer: Answer, *further: Output) -> list[Output]:
@@ -359,8 +359,8 @@ def _checked_reply(reply_to: ReplyTo | None, partition_counts: Mapping[str, int]
     topic, partition = reply_to.topic, reply_to.partition
     if topic not in partition_counts:
         problem = f"not among the reply topics: {', '.join(sorted(partition_counts)) or 'none'}"
-        raise InvalidRecord("invalid_event", [FieldProblem("reply_to.topic", problem)])
+        raise InvalidRecord.of("invalid_event", problem, "reply_to.topic")
     if partition is not None and partition >= partition_counts[topic]:
         problem = f"{topic} has {partition_counts[topic]} partitions"
-        raise InvalidRecord("invalid_event", [FieldProblem("reply_to.partition", problem)])
+        raise InvalidRecord.of("invalid_event", problem, "reply_to.partition")
     return reply_to

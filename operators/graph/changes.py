@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import orjson
 
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import InvalidRecord
 from recallflow.limits import DESCRIBERS_MAX, SUPERSEDED_MAX
 from recallflow.operators.graph.past import GraphHistory, Nodes
 from recallflow.state import entity_names, keys
@@ -191,7 +191,7 @@ class GraphChanges(GraphHistory):
         current = [one for one in others if one.until_ms is None]
         if after is not None and len(current) == SUPERSEDED_MAX:
             problem = f"{SUPERSEDED_MAX} memories supersede {row.target} already: archive the edge of one of them"
-            raise InvalidRecord("invalid_event", [FieldProblem("edges", problem)])
+            raise InvalidRecord.of("invalid_event", problem, "edges")
         self.put_superseding(seq, [*past, *current, *([] if after is None else [after])])
 
     # ------------------------------------------------------------------ nodes

@@ -194,7 +194,7 @@ def _note_evidence(changes: GraphChanges, seq: int, memory_id: str, name: str) -
     if name not in row.evidence:
         if len(row.evidence) >= EVIDENCE_MAX:
             problem = f"{memory_id} is the evidence of {EVIDENCE_MAX:,} edges already: name another memory, or none"
-            raise InvalidRecord("invalid_event", [FieldProblem("edges", problem)])
+            raise InvalidRecord.of("invalid_event", problem, "edges")
         changes.put_links(seq, row._replace(evidence=[*row.evidence, name]))
 
 
