@@ -127,7 +127,7 @@ class ListedEpisode(BaseModel):
 class ListedEpisodes(BaseModel):
     """Episodes, the newest first."""
 
-    episodes_result: list[ListedEpisode]
+    episodes: list[ListedEpisode]
 
 
 class Tool(NamedTuple):
@@ -212,7 +212,7 @@ def episodes_result(infos: list[EpisodeInfo]) -> Result:
         for number, one in enumerate(listed, 1)
     ]
     text = "\n".join(lines) if lines else "There are no conversations yet."
-    return Result(text, ListedEpisodes(episodes_result=listed))
+    return Result(text, ListedEpisodes(episodes=listed))
 
 
 def _memory(memory: RecalledMemory, characters_max: int) -> FoundMemory:

@@ -101,6 +101,7 @@ def test_tools_declare_hints_and_schemas() -> None:
         "search_memory": (True, False), "add_memory": (False, False), "forget_memory": (False, True),
         "list_episodes": (True, False),
     }  # fmt: skip
+    assert [*tools["list_episodes"]["outputSchema"]["properties"]] == ["episodes"]
     for name, tool in tools.items():
         assert tool["outputSchema"]["type"] == "object", name
         assert tool["inputSchema"]["additionalProperties"] is False, name
