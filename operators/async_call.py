@@ -14,11 +14,11 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import count
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 call_numbers = count()  # unique in the process, because calls of an earlier run may still be in progress
 V = TypeVar("V")  # an item
@@ -85,7 +85,7 @@ def _process_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-class Runtime:
+class Runtime(AbstractContextManager["Runtime"]):
     """The executor of calls, with limits shared by all operators. Close it after the dataflow. At most `capacity` calls
     are concurrent. `timeout_s` limits each call; None if the called function has its own limit."""
 
@@ -99,9 +99,6 @@ class Runtime:
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by the number of the call
         self._closed = False
         self._changed = threading.Condition()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -27,7 +27,7 @@ CLEANING_RETRY_S, CLEANING_RETRY_MAX_S = 0.5, 30.0
 _log = logging.getLogger(__name__)
 
 
-class StateDirectory:
+class StateDirectory(contextlib.AbstractContextManager["StateDirectory"]):
     """A locked state directory. Partitions are opened on first use, and stay open until `close`. The process's workers
     share it: each partition belongs to one worker, and each worker has its own cache of hot owners."""
 
@@ -342,9 +342,6 @@ class StateDirectory:
             closing.callback(self._partitions.clear)
             for partition in self._partitions.values():
                 closing.callback(partition.close)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

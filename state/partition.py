@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import orjson
 from rocksdict import Checkpoint, WriteBatch, WriteOptions
@@ -34,7 +35,7 @@ Values = dict[bytes, bytes | None]  # changes by key; None deletes
 MAX_WAITING = 4_096  # staged changes; above it, changes that could wait are committed too
 
 
-class Partition:
+class Partition(AbstractContextManager["Partition"]):
     """The RocksDB of one state partition. Changes are staged, and `commit` writes all of them as one WriteBatch.
 
     The staged changes are always those of whole events, with their positions. So they may be committed at any time, and
@@ -353,9 +354,6 @@ class Partition:
                 f"{self.path} cannot be opened with the key of its state directory: it belongs to another one, or is "
                 "damaged; put the folders back in place, or restore a checkpoint"
             ) from None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from recallflow.errors import EmbedderError, ModelError, RerankerError
 from recallflow.llm import (
@@ -53,7 +53,7 @@ class ModelJob(NamedTuple):
     position: Position
 
 
-class Models:
+class Models(AbstractContextManager["Models"]):
     """The models of a process. Close it after the dataflow."""
 
     def __init__(
@@ -73,9 +73,6 @@ class Models:
         capacity, timeout_s = 2 * QUERIES_MAX, max(limits) + _MARGIN_S
         self.runtime = Runtime(Completions(), capacity, timeout_s)
         self._running = 0
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.runtime.close()
