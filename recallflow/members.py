@@ -231,11 +231,8 @@ class Supervisor:
         self._backoff_s = backoff_s
         self._stopping = asyncio.Event()
 
-    def run(self) -> int:
+    async def run(self) -> int:
         """Run until all members have ended, and return the worst exit code."""
-        return asyncio.run(self._run())
-
-    async def _run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -382,7 +379,7 @@ def run_members(config: Config, count: int, command: Sequence[str] = COMMAND, ba
                 ", ".join(unused), state_dir, count,
             )  # fmt: skip
         _log.info("%d members share %s, each with a folder in %s", count, config.topics.memory, state_dir)
-        return Supervisor(members, backoff_s).run()
+        return asyncio.run(Supervisor(members, backoff_s).run())
 
 
 def _member(stack: ExitStack, config: Config, command: Sequence[str], number: int, count: int) -> MemberProcess:

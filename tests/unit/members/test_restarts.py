@@ -58,7 +58,7 @@ def supervise(monkeypatch: pytest.MonkeyPatch, *members: FakeMember) -> tuple[in
         supervisor._stop()
 
     async def both() -> int:
-        code, _ = await asyncio.gather(supervisor._run(), stop_when_all_live())
+        code, _ = await asyncio.gather(supervisor.run(), stop_when_all_live())
         return code
 
     monkeypatch.setattr(supervisor, "_wait", wait)
