@@ -315,10 +315,7 @@ class MainFlowMember(GroupMember):
 
 
 class MainKafkaFlow(KafkaFlow):
-    def __init__(self, config: Config) -> None:
-        """Raise UsageError without a state directory."""
-        super().__init__(config)
-        self._store: CheckpointStore | None = None
+    _store: CheckpointStore | None = None
 
     def _prepare(self) -> None:
         # Opened only once, so that an outage of the store does not prevent the member from joining again.

@@ -4,7 +4,6 @@ A registered record begins with a zero byte and the four bytes of its schema's i
 begins with a zero byte, so both kinds may share a topic. The schema of an id never changes, nor a record's JSON."""
 
 import base64
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -31,7 +30,6 @@ TIMEOUT_S = 5
 _TEXT_SCHEMA = "the registry returns Protobuf as text, and only the serialized form can be read"
 _UNKNOWN = 40401, 40403  # the registry's codes of an unknown subject, and of an unknown schema
 _RETRIABLE = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
-_log = logging.getLogger(__name__)
 
 
 class RegisteredValue(bytes):

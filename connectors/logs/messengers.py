@@ -204,9 +204,8 @@ class Dates:
             return
         self._seen = a, b, c
         for order in [*self._latest]:
-            found = (
-                _valid_date(order, a, b, c) if separator != "." or order != "mdy" else None
-            )  # 12.31.2025 is no format
+            # 12.31.2025 is no format.
+            found = _valid_date(order, a, b, c) if separator != "." or order != "mdy" else None
             if found is None or (self._latest[order] - found).days > 1:
                 del self._latest[order]
             else:

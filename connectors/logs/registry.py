@@ -104,7 +104,8 @@ class Registry:
                 others.append(file)
         if not logs:
             problem = "no conversation log in it" if source.members else "not a conversation log"
-            unread = f"{source.where}: {problem}: {_description(source.head())}; {_supported_formats()}"
+            supported = f"supported are {', '.join(one.title for one in FORMATS)}, CSV and Parquet"
+            unread = f"{source.where}: {problem}: {_description(source.head())}; {supported}"
             raise next(filter(None, (file.broken for file in others)), UsageError(unread))
         return logs, others
 
@@ -115,10 +116,6 @@ class Registry:
         head = source.head()
         formats = self._formats if self._chosen is None else (self._chosen,)
         return next((one for one in formats if one.recognises(head)), None)
-
-
-def _supported_formats() -> str:
-    return f"supported are {', '.join(one.title for one in FORMATS)}, CSV and Parquet"
 
 
 def _description(head: LogHead) -> str:
