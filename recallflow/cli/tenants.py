@@ -38,9 +38,10 @@ def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> No
         action.add_argument("--why", required=required, metavar="TEXT", help="reason of the decision")
 
 
-def decide(options: argparse.Namespace, value: str, event_type: str, fields: Mapping[str, Any]) -> None:
-    """Store a decision, and print the command with its `value`, and where the decision is stored."""
-    print(f"{options.command} {options.action} {options.tenant} {value}: {store_decision(options, event_type, fields)}")
+def decide(options: argparse.Namespace, argument: str, event_type: str, fields: Mapping[str, Any]) -> None:
+    """Store a decision, and print the command with its `argument`, and where the decision is stored."""
+    command = f"{options.command} {options.action} {options.tenant} {argument}"
+    print(f"{command}: {store_decision(options, event_type, fields)}")
 
 
 def store_decision(options: argparse.Namespace, event_type: str, fields: Mapping[str, Any]) -> str:
@@ -100,7 +101,7 @@ def check_signing(chosen: "Config") -> None:
 def add_decisions(
     actions: Commands, run: Handler, description: str, *commands: tuple[str, str, str], required: bool = False
 ) -> list[argparse.ArgumentParser]:
-    """Add commands for decisions by name, help and example. With `required`, author and reason must be given."""
+    """Add a command for each name, help and example. With `required`, author and reason must be given."""
     parsers = []
     for name, text, example in commands:
         examples = (f"{example} --control control.jsonl",)
@@ -175,16 +176,14 @@ def add_owners(commands: Commands) -> None:
     for action in (mapping, unmapping):
         action.add_argument("name", metavar="OWNER", help="owner of projects, as in github.com/OWNER/…")
         action.set_defaults(event_type="owner.mapping", fields=("name", "workspace"), workspace=None)
-    mapping.add_argument("workspace", metavar="WORKSPACE", help="owner of the memories, like a user of this id")
+    mapping.add_argument("workspace", metavar="WORKSPACE", help="owner of the memories, in place of a user")
     _add_listing(actions, "owners")
 
 
 def add_quota(commands: Commands) -> None:
     actions = add_actions(commands, "quota", "manage a tenant's limits of rates and sizes")
-    effect = (
-        "Sends the decision to the control topic, or appends it to the file of --control; it applies from a second "
-        f"later on.\n\nquotas:\n{_QUOTA_NAMES}"
-    )
+    effect = "Sends the decision to the control topic, or appends it to the file of --control; it applies after 1 s."
+    effect += f"\n\nquotas:\n{_QUOTA_NAMES}"
     setting, removing = add_decisions(
         actions, run_decision, effect,
         ("set", "set a limit", "recallflow quota set acme events_per_s 50"),
@@ -224,7 +223,7 @@ def run_key_create(options: argparse.Namespace) -> None:
     stored = store_decision(options, API_KEY, fields | scopes)
     print(key.text(), flush=True)
     # On standard error, so that a pipe gets only the key.
-    note(f"key {key.name}: {stored}; it is valid {_validity(options)}, and cannot be shown again")
+    note(f"key {key.name}: {stored}; it is valid {_effective_from(options)}, and cannot be shown again")
 
 
 def run_key_revoke(options: argparse.Namespace) -> None:
@@ -238,7 +237,7 @@ def run_key_revoke(options: argparse.Namespace) -> None:
         print(f"keys revoke {options.tenant} {options.name}: already revoked at {fields['revoked']}")
     else:
         decide(options, options.name, API_KEY, key.revocation())
-        note(f"the key is refused {_validity(options)}")
+        note(f"the key is refused {_effective_from(options)}")
 
 
 def run_keys_list(options: argparse.Namespace) -> None:
@@ -251,7 +250,7 @@ def run_keys_list(options: argparse.Namespace) -> None:
         note(f"tenant {options.tenant} has no keys")
 
 
-def _validity(options: argparse.Namespace) -> str:
+def _effective_from(options: argparse.Namespace) -> str:
     from recallflow.control import DELAY_MS
 
     if options.control is not None:
