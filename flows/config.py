@@ -134,7 +134,7 @@ class RunSettings:
     session_timeout_s: float = SESSION_S
     own: str | None = None  # manually assigned partitions, such as `0-7`; the group does not assign them
     instance_id: str | None = None  # the static group member id; its partitions stay assigned while the member restarts
-    accept_repeats: bool = False
+    accept_repeats: bool = False  # start although outputs may be sent twice, because retention deleted earlier ones
     give_up_unanswered: bool = False  # skip queries that retention has deleted
     standby: int = 0  # the number of members that keep a warm copy of each partition
     checkpoint_to: str | None = None  # the URL of the store of checkpoints
@@ -227,7 +227,7 @@ class RawSetting(NamedTuple):
 
 
 SECTIONS: dict[str, type[Any]] = {name: kind for name, kind in get_type_hints(Config).items() if name != "state_dir"}
-LIBRDKAFKA = "kafka.librdkafka."  # and the name of any of librdkafka's options
+LIBRDKAFKA = "kafka.librdkafka."  # prefix of a key, before the name of librdkafka's option
 # Key → type of its value.
 KEYS: dict[str, Any] = {
     "state_dir": Path | None,
@@ -276,7 +276,7 @@ def read_config(
         else:
             section, _, name = key.rpartition(".")
             sections[section][name] = _parse(key, setting)
-    if "base_url" not in sections["embedding"]:  # otherwise the language model's key would go to another service
+    if "base_url" not in sections["embedding"]:  # an address of its own must not get the language model's key
         shared = {key: sections["llm"][key] for key in ("base_url", "key", "headers") if key in sections["llm"]}
         sections["embedding"] = shared | sections["embedding"]
     built = {name: section(**sections[name]) for name, section in SECTIONS.items()}

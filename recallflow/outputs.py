@@ -109,8 +109,8 @@ class Reroute:
 @dataclass(slots=True, frozen=True)
 class OutputBarrier:
     """A barrier behind the outputs of a state partition, with its sequence number. `pending`: by source, the offsets
-    of received records without all outputs, in order. `last`: the partition is revoked afterwards. `is_synced` returns
-    whether all changes before the barrier survive a power failure."""
+    of received records that still lack outputs, in order. `last`: the partition is revoked afterwards. `is_synced`
+    returns whether all changes before the barrier survive a power failure."""
 
     partition: int
     number: int
