@@ -30,7 +30,7 @@ def retry_once(
     if undo is not None:
         undo()
     try:
-        result = once(step, position, work, *arguments, undo=undo)
+        result = try_once(step, position, work, *arguments, undo=undo)
     except InvalidRecord as failed:
         if failed.code != "internal_error":
             report(step, position, first)
@@ -39,7 +39,7 @@ def retry_once(
     return result
 
 
-def once(
+def try_once(
     step: str, position: Position, work: Callable[[*Arguments], T], *arguments: *Arguments, undo: Undo | None = None
 ) -> T:
     """Return the result of `work`. After an internal error, log it, call `undo`, and raise InvalidRecord

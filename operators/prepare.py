@@ -23,7 +23,7 @@ from recallflow.limits import READ_CHARACTERS
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.events import Analysis, Item, Refused, Write
 from recallflow.operators.graph.names import read_names
-from recallflow.operators.guard import once
+from recallflow.operators.guard import try_once
 from recallflow.state import rows
 from recallflow.state.arrays import Ints, unit
 from recallflow.state.hot_graph import sketches
@@ -35,30 +35,30 @@ PASSAGES_MAX = 32  # passages per memory; limits the cost of embedding and stora
 SHARED_WORDS = 20  # the longest overlap with the previous passage
 _SENTENCE_WORDS = 40  # a longer sentence is cut into parts of `SHARED_WORDS`
 _WORD_CHARACTERS = 64  # the longest word in characters; longer runs count as several
-_HALF = 2  # half words per word
-_SINGLES = regex.compile(rf"[{UNSPACED}\u3001-\u303f\uff01-\uff65]")
+_HALVES = 2  # half words per word
+_HALF_WORD_CHARACTERS = regex.compile(rf"[{UNSPACED}\u3001-\u303f\uff01-\uff65]")
 _BLANKS = re.compile(r"\s")
 STEP = "embed"
 
 
 class Passage(NamedTuple):
-    """Characters [start, end) of a text. Characters before `own` overlap with the previous passage."""
+    """Characters [start, end) of a text. Those before `own_start` overlap with the previous passage."""
 
     start: int
-    own: int
+    own_start: int
     end: int
 
 
 def passages(text: str) -> list[Passage]:
     """Return the passages of a text, in order. Together they contain all but blanks."""
-    if len(text) < WORDS * _HALF or (text.isascii() and len(text.split()) + len(text) // _WORD_CHARACTERS <= WORDS):
+    if len(text) < WORDS * _HALVES or (text.isascii() and len(text.split()) + len(text) // _WORD_CHARACTERS <= WORDS):
         return [Passage(0, 0, len(text))]
     words = _Words(text)
     total = words.before[-1]
-    if total <= WORDS * _HALF:
+    if total <= WORDS * _HALVES:
         return [Passage(0, 0, len(text))]
     parts = _parts(text, words)
-    count = min(PASSAGES_MAX, -(-total // (WORDS * _HALF)))
+    count = min(PASSAGES_MAX, -(-total // (WORDS * _HALVES)))
     # The middle of a part decides its passage. So passages have similar lengths, and none is empty, because a part is
     # shorter than half of the shortest passage.
     before, numbered = 0, []
@@ -66,20 +66,20 @@ def passages(text: str) -> list[Passage]:
         numbered.append((min((2 * before + part.size) * count // (2 * total), count - 1), part))
         before += part.size
     groups = [[part for _, part in group] for _, group in groupby(numbered, key=lambda one: one[0])]
-    overlaps = [None, *(last if last.size <= SHARED_WORDS * _HALF else None for *_, last in groups[:-1])]
+    overlaps = [None, *(last if last.size <= SHARED_WORDS * _HALVES else None for *_, last in groups[:-1])]
     found = []
     for group, shared in zip(groups, overlaps, strict=True):
-        own, end = group[0].start, group[-1].end
-        start = own if shared is None else shared.start
+        own_start, end = group[0].start, group[-1].end
+        start = own_start if shared is None else shared.start
         passage = text[start:end]
         start += len(passage) - len(passage.lstrip())
-        found.append(Passage(start, own, start + len(passage.strip())))
+        found.append(Passage(start, own_start, start + len(passage.strip())))
     return found
 
 
-def own_texts(text: str, among: Sequence[Passage]) -> list[str]:
+def own_texts(text: str, text_passages: Sequence[Passage]) -> list[str]:
     """Return the text without overlaps, one part per passage."""
-    starts = [0, *(passage.own for passage in among[1:]), len(text)]
+    starts = [0, *(passage.own_start for passage in text_passages[1:]), len(text)]
     return [text[start:end] for start, end in pairwise(starts)]
 
 
@@ -93,8 +93,8 @@ class _Part(NamedTuple):
 
 def _half_words(characters: str) -> Ints:
     """Return an array by code point: 2 for characters within words, 1 for half-word characters, 0 for blanks."""
-    found = np.full(ord(max(characters)) + 1, _HALF)
-    found[[*map(ord, _SINGLES.findall(characters))]] = 1
+    found = np.full(ord(max(characters)) + 1, _HALVES)
+    found[[*map(ord, _HALF_WORD_CHARACTERS.findall(characters))]] = 1
     found[[*map(ord, _BLANKS.findall(characters))]] = 0
     return found
 
@@ -103,7 +103,7 @@ _ASCII_HALF_WORDS = _half_words("".join(map(chr, range(128))))
 
 
 class _Words:
-    """The words of a text: the positions of their first characters, and the half words before each word and in all."""
+    """The words of a text: the `starts` of the words, and the half words `before` each; the last is the total."""
 
     def __init__(self, text: str) -> None:
         if text.isascii():
@@ -111,7 +111,7 @@ class _Words:
         else:
             codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
             sizes = _half_words("".join({*text}))[codes]
-        at, is_within = np.arange(len(sizes), dtype=np.int32), sizes == _HALF
+        at, is_within = np.arange(len(sizes), dtype=np.int32), sizes == _HALVES
         before_run = np.maximum.accumulate(np.where(is_within, -1, at))
         starts = ((sizes == 1) | (is_within & ((at - before_run) % _WORD_CHARACTERS == 1))).nonzero()[0]
         self.starts: list[int] = starts.tolist()
@@ -125,9 +125,9 @@ def _parts(text: str, words: _Words) -> list[_Part]:
     start = first = 0
     for end in sentence_ends(text):
         next_first = bisect_left(starts, end, first)
-        if before[next_first] - before[first] > _SENTENCE_WORDS * _HALF:
-            while before[next_first] - before[first] > SHARED_WORDS * _HALF:
-                cut = bisect_right(before, before[first] + SHARED_WORDS * _HALF, first) - 1
+        if before[next_first] - before[first] > _SENTENCE_WORDS * _HALVES:
+            while before[next_first] - before[first] > SHARED_WORDS * _HALVES:
+                cut = bisect_right(before, before[first] + SHARED_WORDS * _HALVES, first) - 1
                 found.append(_Part(start, starts[cut], before[cut] - before[first]))
                 start, first = starts[cut], cut
         found.append(_Part(start, end, before[next_first] - before[first]))
@@ -135,10 +135,10 @@ def _parts(text: str, words: _Words) -> list[_Part]:
     return found
 
 
-def entry_stems(text: str, among: Sequence[Passage], reading: TextAnalysis) -> str:
-    if len(among) == 1:
+def entry_stems(text: str, text_passages: Sequence[Passage], reading: TextAnalysis) -> str:
+    if len(text_passages) == 1:
         return " ".join(reading.stems)
-    return PASSAGE_END.join(" ".join(stems(part, reading.language)) for part in own_texts(text, among))
+    return PASSAGE_END.join(" ".join(stems(part, reading.language)) for part in own_texts(text, text_passages))
 
 
 def flags_of(text: str, reading: TextAnalysis) -> int:
@@ -155,11 +155,11 @@ def prepare(embedder: Embedder, batch: Sequence[Item]) -> list[Item]:
         return [*batch]
     if len(batch) > 1:
         with suppress(InvalidRecord):
-            return once(STEP, batch[0].record.position, _prepared, embedder, batch)
+            return try_once(STEP, batch[0].record.position, _prepared, embedder, batch)
     prepared: list[Item] = []
     for item in batch:
         try:
-            prepared += once(STEP, item.record.position, _prepared, embedder, [item])
+            prepared += try_once(STEP, item.record.position, _prepared, embedder, [item])
         except InvalidRecord as error:
             prepared.append(Refused(item.record, error, STEP))
     return prepared

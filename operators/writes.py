@@ -20,7 +20,7 @@ from recallflow.operators.erase import Forget, LargeErasures, is_erased
 from recallflow.operators.events import Decoded, Item, Refused, Write
 from recallflow.operators.grants import check_projects
 from recallflow.operators.graph.rollout import Expansions
-from recallflow.operators.guard import once, retry_once
+from recallflow.operators.guard import retry_once, try_once
 from recallflow.operators.large import STEP, LargeEvents
 from recallflow.operators.outbox import Kept
 from recallflow.operators.rules import EnrichmentTasks, Rules
@@ -102,7 +102,7 @@ class MemoryWrites:
             if view.refusal_outcome is not None and not record.silent:
                 self._partition.unfit[write.event.type, view.refusal_outcome] += 1
             try:
-                once(STEP, record.position, view.publish, undo=drop)
+                try_once(STEP, record.position, view.publish, undo=drop)
             except InvalidRecord:  # the event is applied on disk already
                 pass
             except DecryptionFailed:
@@ -193,7 +193,7 @@ class MemoryWrites:
         view.begin_owner()
         if self._rules.enrichment is not None and not write.record.silent:
             with suppress(InvalidRecord):  # a failed request does not affect the memory
-                outputs += once(
+                outputs += try_once(
                     "enrichment", write.record.position, self._requested, view, write, self._rules.enrichment
                 )
         return view, outputs

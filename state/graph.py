@@ -69,19 +69,19 @@ class OwnerGraph:
         self._owner = owner
         self._superseded: dict[int, list[codec.Superseded]] | None = None
         self._unions: Unions | None = None
-        self._has_stated: bool | None = None
+        self._has_stated_edges: bool | None = None
         self._seqs: dict[str, int | None] = {}
 
     def node(self, key: codec.NodeKey) -> Node | None:
         """Return the node, or None. An entity with several names has its main key and name."""
-        rows = [row for name in self._names(key) if (row := self._visible_row(name)) is not None]
+        rows = [row for one in self._name_keys(key) if (row := self._visible_row(one)) is not None]
         if rows:
             return _node(rows)
         return memory_node(key.text) if key.memory and self._seq(key) is not None else None
 
     def is_archived(self, key: codec.NodeKey) -> bool:
         """Return whether traversal skips the node."""
-        rows = map(self._row, self._names(key))
+        rows = map(self._row, self._name_keys(key))
         return any(row is not None and row.archived for row in rows)
 
     def find(self, text: str) -> codec.NodeKey | None:
@@ -123,19 +123,19 @@ class OwnerGraph:
         similar = [edge for edge in self._similar(key, seq) if (edge.source, edge.target) not in pairs]
         return [*similar, *stated][:limit]
 
-    def has_stated(self) -> bool:
+    def has_stated_edges(self) -> bool:
         """Return whether any stated edge exists. The result is cached."""
-        if self._has_stated is None:
-            self._has_stated = next(self._scan(keys.EDGE), None) is not None
-        return self._has_stated
+        if self._has_stated_edges is None:
+            self._has_stated_edges = next(self._scan(keys.EDGE), None) is not None
+        return self._has_stated_edges
 
     def superseded(self) -> dict[int, list[codec.Superseded]]:
-        """Return the refinements of each superseded memory by `seq`. The result is cached, and must not be changed."""
+        """Return the supersessions of memories by `seq`. The result is cached, and must not be changed."""
         if self._superseded is None:
             stored = (
                 (keys.sequence(key), codec.decode_superseded(value)) for key, value in self._scan(keys.SUPERSEDED)
             )
-            in_force = ((seq, self._refinements_in_force(seq, refinements)) for seq, refinements in stored)
+            in_force = ((seq, self._supersessions_in_force(seq, supersessions)) for seq, supersessions in stored)
             self._superseded = {seq: found for seq, found in in_force if found}
         return self._superseded
 
@@ -147,14 +147,14 @@ class OwnerGraph:
 
     def publish(self, superseded: dict[int, list[codec.Superseded]], joined: Mapping[str, Sequence[NameJoin]]) -> None:
         """Update cached results by the changes of an event (see `StagedGraphChanges`)."""
-        self._has_stated = None
+        self._has_stated_edges = None
         self._seqs.clear()
         if self._unions is not None:
             self._unions.publish(joined)
         if self._superseded is not None:
-            for seq, refinements in superseded.items():
+            for seq, supersessions in superseded.items():
                 self._superseded.pop(seq, None)
-                if found := self._refinements_in_force(seq, refinements):
+                if found := self._supersessions_in_force(seq, supersessions):
                     self._superseded[seq] = found
 
     def size_bytes(self) -> int:
@@ -272,9 +272,9 @@ class OwnerGraph:
     def _name_between(self, source: codec.NodeKey, target: codec.NodeKey, kind: str) -> bytes:
         return self._partition.keyring.edge(self._owner, self.name(source), self.name(target), kind)
 
-    def _refinements_in_force(self, _seq: int, refinements: Iterable[codec.Superseded]) -> list[codec.Superseded]:
-        """Return the current refinements of a memory. Subclasses return those of another time."""
-        return [one for one in refinements if one.until_ms is None]
+    def _supersessions_in_force(self, _seq: int, supersessions: Iterable[codec.Superseded]) -> list[codec.Superseded]:
+        """Return the current supersessions of a memory. Subclasses return those of another time."""
+        return [one for one in supersessions if one.until_ms is None]
 
     def name(self, key: codec.NodeKey) -> bytes:
         keyring = self._partition.keyring
@@ -296,10 +296,10 @@ class OwnerGraph:
         return self._seqs[key.text]
 
     def _explicit_edges(self, key: codec.NodeKey, limit: int) -> list[Edge]:
-        if not self.has_stated():
+        if not self.has_stated_edges():
             return []
         listed: list[tuple[int, bytes, codec.NodeKey]] = []
-        for own in self._names(key):
+        for own in self._name_keys(key):
             scanned = self._partition.scan(keys.adjacency_of(self._owner, self.name(own)))
             # Read more, because edges that join the names are not edges of the entity.
             found = islice(scanned, limit if own.memory else limit + self.unions().join_count(own))
@@ -321,13 +321,13 @@ class OwnerGraph:
                 shared.setdefault((edge.source, edge.target, edge.type), []).append(edge)
         return [_merged(equal_edges) for equal_edges in shared.values()]
 
-    def _names(self, key: codec.NodeKey) -> tuple[codec.NodeKey, ...]:
-        """Return all names of a node's entity, the main one first. A memory has one, without a look into the unions."""
+    def _name_keys(self, key: codec.NodeKey) -> tuple[codec.NodeKey, ...]:
+        """Return the key of each name of a node's entity, the main one first. A memory has only one, without unions."""
         return (key,) if key.memory else self.unions().names(key)
 
     def _canonical(self, key: codec.NodeKey) -> codec.NodeKey:
         """Return the main key of a node: for an entity with several names, that of the main name."""
-        return self._names(key)[0]
+        return self._name_keys(key)[0]
 
     def _entity_edge(self, edge: Edge) -> Edge | None:
         """Return an edge with the entities of its ends, or None if both ends are the same entity."""

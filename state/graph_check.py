@@ -150,7 +150,7 @@ class GraphCheck:
             if one.until_ms is None
         }
         for name, _ in sorted(in_force ^ stored):
-            yield f"memory {name.hex()}: its refinements differ from those of its edges"
+            yield f"memory {name.hex()}: its supersessions differ from those of its edges"
 
     def _of_joined(self) -> Iterator[str]:
         """Yield inconsistencies of joined names. An edge beyond `JOINED_NAMES_MAX` has no such records."""

@@ -246,7 +246,7 @@ class Unsynced(NamedTuple):
 
 
 class Superseded(NamedTuple):
-    """A refinement of a memory: a newer memory replaces it."""
+    """The supersession of a memory by a newer one, which replaces it."""
 
     by: str  # the id of the newer memory
     ingested_ms: int  # the time from which it was known
@@ -257,7 +257,7 @@ class Superseded(NamedTuple):
     needs_edge: bool = False  # read the times from the edge, because a memory that stated it was deleted
 
     def applies_at(self, time_ms: int) -> bool:
-        """Return whether the refinement applies at a time: from `valid_from_ms`, or else from the event time."""
+        """Return whether the supersession applies at a time: from `valid_from_ms`, or else from the event time."""
         return (self.stated_ms if self.valid_from_ms is None else self.valid_from_ms) <= time_ms
 
 

@@ -122,7 +122,7 @@ class StagedGraphChanges:
 
     effects: dict[bytes, bytes | None] = field(default_factory=dict)
     nodes: dict[str, bytes | None] = field(default_factory=dict)  # see `HotGraph`; None for a deleted node
-    superseded: dict[int, list[Superseded]] = field(default_factory=dict)  # refinements by `seq`
+    superseded: dict[int, list[Superseded]] = field(default_factory=dict)  # supersessions by `seq`
     unsynced: dict[int, Unsynced | None] = field(default_factory=dict)  # None once the failed graph write is repeated
     joined: dict[str, list[NameJoin]] = field(default_factory=dict)  # joins by name; empty to remove them
     caseless: list[str] | None = None  # all caseless names, if they changed

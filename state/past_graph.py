@@ -1,7 +1,7 @@
 """One owner's memory graph at an earlier time, with the links, edges and archive marks of that time.
 
 An index of that time has the versions of memories, and the episodes. A link exists if the version in the index created
-it. A statement of an edge counts if it was ingested at that time and not yet replaced, or if it was replaced by an edit
+it. A statement of an edge counts if it was ingested by that time and not yet replaced, or if it was replaced by an edit
 after the version in the index. Replaced and deleted statements are in tables of their own (`operators/graph/past.py`).
 Names and descriptions of nodes are the current ones. Deleted memories have no history."""
 
@@ -37,7 +37,7 @@ class _ListedEdge(NamedTuple):
 class PastGraph(OwnerGraph):
     """The graph of events ingested by `known_by_ms` that happened by `happened_by_ms` (None: all), over `index`."""
 
-    has_own_episodes = False  # whether the index has other episodes than the stored links
+    has_own_episodes = False  # whether the episodes of the index differ from those of the stored links
 
     def __init__(
         self, partition: Partition, owner: bytes, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None
@@ -49,16 +49,16 @@ class PastGraph(OwnerGraph):
         happened = index.facts["created_ms"] <= self._happened_ms
         self._newest = int(index.facts["seq"].max(initial=-1, where=happened))
         self._links: dict[tuple[int, int], list[tuple[codec.NodeKey, str]]] = {}
-        self._episode_keys = {} if known_by_ms is None and not self.has_own_episodes else _episodes(index)
-        self._episodes = {key: number for number, key in self._episode_keys.items()}
+        self._episode_keys = {} if known_by_ms is None and not self.has_own_episodes else _episode_nodes(index)
+        self._episode_numbers = {key: number for number, key in self._episode_keys.items()}
 
     def node(self, key: codec.NodeKey) -> Node | None:
         if key.memory:
             exists = self._seq(key) is not None
         else:
-            names = self._names(key)
-            exists = any(self._row(name) is not None for name in names)
-            exists = exists and bool(len(names) > 1 or self.members(key, 1) or self._explicit_edges(key, 1))
+            name_keys = self._name_keys(key)
+            exists = any(self._row(one) is not None for one in name_keys)
+            exists = exists and bool(len(name_keys) > 1 or self.members(key, 1) or self._explicit_edges(key, 1))
         return super().node(key) if exists else None
 
     def entities(self) -> Iterator[codec.NodeKey]:
@@ -72,7 +72,7 @@ class PastGraph(OwnerGraph):
         if key.memory:
             return super().members(key, limit)
         candidates: Iterable[int]
-        if (number := self._episodes.get(key)) is not None:
+        if (number := self._episode_numbers.get(key)) is not None:
             facts = self._index.conversation.facts
             own, candidates = key, sorted({*facts["seq"][facts["episode"] == number].tolist()}, reverse=True)
         else:
@@ -88,22 +88,22 @@ class PastGraph(OwnerGraph):
             self._unions = PastUnions(self._join_candidates(), self._alias_joins)
         return self._unions
 
-    def has_stated(self) -> bool:
+    def has_stated_edges(self) -> bool:
         """Return whether any edge other than similarity exists or existed."""
-        return super().has_stated() or next(self._scan(keys.PAST_ADJACENCY), None) is not None
+        return super().has_stated_edges() or next(self._scan(keys.PAST_ADJACENCY), None) is not None
 
-    def _refinements_in_force(self, seq: int, refinements: Iterable[codec.Superseded]) -> list[codec.Superseded]:
-        """Return the refinements in force at that time. Those with `needs_edge` are read from their edges."""
-        stored, known_ms = [*refinements], self._known_ms
+    def _supersessions_in_force(self, seq: int, supersessions: Iterable[codec.Superseded]) -> list[codec.Superseded]:
+        """Return the supersessions in force at that time. Those with `needs_edge` are read from their edges."""
+        stored, known_ms = [*supersessions], self._known_ms
         from_edges = dict.fromkeys(one.by for one in stored if one.needs_edge)  # ordered
         known = (one for one in stored if one.ingested_ms <= known_ms)
         current = (one for one in known if one.until_ms is None or one.until_ms > known_ms)
         in_force = [one for one in current if one.by not in from_edges]
-        in_force += [one for by_id in from_edges if (one := self._refinement_by(seq, by_id)) is not None]
+        in_force += [one for by_id in from_edges if (one := self._supersession_by(seq, by_id)) is not None]
         return [one for one in in_force if one.applies_at(self._happened_ms)]
 
-    def _refinement_by(self, seq: int, by: str) -> codec.Superseded | None:
-        """Return the refinement of a memory by another, if the edge between them hid the memory at that time."""
+    def _supersession_by(self, seq: int, by: str) -> codec.Superseded | None:
+        """Return the supersession of a memory by another, if the edge between them hid the memory at that time."""
         links = self._partition.read(keys.links(self._owner, seq), codec.LinksRow.decode)
         if links is None:
             return None
@@ -123,8 +123,8 @@ class PastGraph(OwnerGraph):
                 row_of_time = row if row is None or row_of_time is None else row_of_time._replace(archived=row.archived)
                 break
             past_row = row or past_row
-        # A node that an edit removed may be linked to the version of that time. The record of a memory has only its
-        # archive mark, so an earlier one does not apply.
+        # The version of that time may be linked to a node that an edit removed: its last record applies. A memory's
+        # record is only an archive mark, which does not apply after its end.
         return row_of_time if key.memory else row_of_time or past_row
 
     def _seq(self, key: codec.NodeKey) -> int | None:
@@ -145,8 +145,8 @@ class PastGraph(OwnerGraph):
         """Return the `seq` of memories of which any version is linked to the node, newest first, up to a read limit."""
         if self._newest < 0:
             return []
-        tables, names = (keys.MEMBER, keys.PAST_MEMBER), self.unions().names(key)
-        linked = (self._linked(table, self.name(name)) for table in tables for name in names)
+        tables, name_keys = (keys.MEMBER, keys.PAST_MEMBER), self.unions().names(key)
+        linked = (self._linked(table, self.name(one)) for table in tables for one in name_keys)
         return dict.fromkeys(islice(heapq.merge(*linked, reverse=True), READ_FACTOR * limit))
 
     def _links_of(self, seq: int, version: int) -> list[tuple[codec.NodeKey, str]]:
@@ -177,9 +177,9 @@ class PastGraph(OwnerGraph):
         return None if stored is None else codec.LinksRow.decode(stored)
 
     def _explicit_edges(self, key: codec.NodeKey, limit: int) -> list[Edge]:
-        names = self._names(key)
-        listed = heapq.merge(*map(self._listed_edges, names), key=lambda one: one.number, reverse=True)
-        enough = limit if key.memory else limit + sum(map(self.unions().join_count, names))
+        name_keys = self._name_keys(key)
+        listed = heapq.merge(*map(self._listed_edges, name_keys), key=lambda one: one.number, reverse=True)
+        enough = limit if key.memory else limit + sum(map(self.unions().join_count, name_keys))
         found: dict[bytes, Edge] = {}
         for _, name, row, own in islice(listed, READ_FACTOR * limit):
             if row is not None and name not in found and (past := self._edge_row(name, row)) is not None:
@@ -252,7 +252,7 @@ class PastGraph(OwnerGraph):
     def _past_life(self, until_ms: int, stored: list[Any]) -> codec.EdgeRow | None:
         """Return the row (without its statements) of a deleted edge, if the edge existed at that time."""
         life = codec.Life.of(stored)
-        # A version before the edit that removed the statements still has them.
+        # An index by event time may have a memory's version before the edit that removed the statements.
         existed = life.added_ms <= self._known_ms and (self._known_ms < until_ms or self._happened_ms < EPOCH_MS_MAX)
         return codec.EdgeRow(*life[:4], added_ms=life.added_ms) if existed else None
 
@@ -305,7 +305,7 @@ class PastGraph(OwnerGraph):
         return [similar_edge(key, one) for one in sorted(known, key=lambda one: (-one.weight, -one.seq))]
 
 
-def _episodes(index: OwnerIndex) -> dict[int, codec.NodeKey]:
+def _episode_nodes(index: OwnerIndex) -> dict[int, codec.NodeKey]:
     """Return the node of each episode with memories in the index, by number."""
     numbers = np.unique(index.conversation.facts["episode"]).tolist()
     found = ((number, index.episode(number)) for number in numbers if number >= 0)
@@ -318,7 +318,7 @@ class VersionGraph(PastGraph):
 
     def members(self, key: codec.NodeKey, limit: int) -> list[int]:
         """Return the `seq` of memories with a version linked to the node, newest first; for a memory, its own."""
-        if key.memory or key in self._episodes:
+        if key.memory or key in self._episode_numbers:
             return super().members(key, limit)
         own, candidates = self._canonical(key), [*self._ever_linked(key, limit)]
         versions = self._versions(candidates)

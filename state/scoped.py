@@ -76,12 +76,12 @@ class ScopedGraph(PastGraph):
         ordered = sorted(found, key=lambda ends: (found[ends], ends))
         return (AliasJoin(*ends, number) for number, ends in enumerate(ordered))
 
-    def _refinements_in_force(self, seq: int, refinements: Iterable[codec.Superseded]) -> list[codec.Superseded]:
-        """Return the refinements of a memory by edges that scoped memories state."""
+    def _supersessions_in_force(self, seq: int, supersessions: Iterable[codec.Superseded]) -> list[codec.Superseded]:
+        """Return the supersessions of a memory by edges that scoped memories state."""
         if self._slot(seq) is None:
             return []
-        ids = dict.fromkeys(one.by for one in refinements)
-        found = (self._refinement_by(seq, by_id) for by_id in ids)
+        ids = dict.fromkeys(one.by for one in supersessions)
+        found = (self._supersession_by(seq, by_id) for by_id in ids)
         return [one for one in found if one is not None and one.applies_at(self._happened_ms)]
 
     def _row(self, key: codec.NodeKey) -> codec.NodeRow | None:
@@ -89,7 +89,7 @@ class ScopedGraph(PastGraph):
         if key.memory or key.text.partition(":")[0] != codec.EPISODE_KIND:
             return row
         # The episodes of scoped memories are computed, and have no stored node.
-        if (number := self._episodes.get(key)) is None or (episode := self._index.episode(number)) is None:
+        if (number := self._episode_numbers.get(key)) is None or (episode := self._index.episode(number)) is None:
             return None
         return row or codec.NodeRow(key, codec.EPISODE_KIND, episode.id)
 

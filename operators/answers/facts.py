@@ -19,8 +19,8 @@ from recallflow.operators.graph.reader import (
     is_type_node,
     marks,
     named_entities,
-    read_once,
     superseded,
+    with_read_cache,
 )
 from recallflow.operators.recall.moment import Moment, newest_seqs
 from recallflow.operators.recall.phrases import short
@@ -60,7 +60,7 @@ class FactSearch:
     """The search of one query, in the graph and memories of its moment."""
 
     def __init__(self, graph: OwnerGraph, index: OwnerIndex, rows: RowsReader, query: GraphFacts, moment: Moment):
-        self._graph, self._index, self._query, self._moment = read_once(graph), index, query, moment
+        self._graph, self._index, self._query, self._moment = with_read_cache(graph), index, query, moment
         self._rows = rows
         self._complete = True
         self._row_of: dict[str, MemoryRow | None] = {}

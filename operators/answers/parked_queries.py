@@ -20,7 +20,7 @@ from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.models import ModelCalls, ModelJob, Models
 from recallflow.operators.async_call import AsyncCall, CallCompletion, CallError, call_numbers
 from recallflow.operators.events import Ask
-from recallflow.operators.guard import once
+from recallflow.operators.guard import try_once
 from recallflow.operators.recall.model_calls import ModelRequests, ModelResults
 from recallflow.operators.recall.moment import AT_ONCE, Moment, build, cache_scoped_index, present_index, snapshot
 from recallflow.operators.recall.stages import ComposedAnswer
@@ -264,7 +264,7 @@ class PastQueries(SteppedQueries[None]):
         if not isinstance(query := self.next(tenant_id), SteppedQuery):
             return None
         with suppress(InvalidRecord, DecryptionFailed):
-            if not once(STEP, query.parked.ask.record.position, query.work.step):
+            if not try_once(STEP, query.parked.ask.record.position, query.work.step):
                 self.hold(query)
                 return None
         return query.parked

@@ -28,7 +28,7 @@ from recallflow.operators.answers.parked_queries import (
 )
 from recallflow.operators.events import Ask, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
-from recallflow.operators.guard import once, retry_once
+from recallflow.operators.guard import retry_once, try_once
 from recallflow.operators.recall.model_calls import NO_RESULTS, ModelRequests
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.stages import AnswerComposer, ComposedAnswer, Effects
@@ -133,7 +133,7 @@ class Queries:
 
                 def step() -> bool:
                     try:
-                        return once(STEP, position, work.step)
+                        return try_once(STEP, position, work.step)
                     except (InvalidRecord, DecryptionFailed):
                         return True
 
@@ -233,7 +233,7 @@ class Queries:
             parked = parked._replace(composed=None)
         if parked.composed is None and not self._rules.input_ends:
             with suppress(InvalidRecord):  # an internal error becomes a warning of the answer
-                if once(STEP, parked.ask.record.position, self._past_queries.begin, parked):
+                if try_once(STEP, parked.ask.record.position, self._past_queries.begin, parked):
                     return []
         return self._ask_models(parked)
 
@@ -259,12 +259,12 @@ class Queries:
         position, plan = parked.ask.record.position, self._answerer.plan_model_calls
         planned: tuple[ModelRequests, AnswerComposer | None] = ModelRequests(), None
         with suppress(InvalidRecord):
-            planned = once(STEP, position, plan, parked.ask, parked.results, parked.composed)
+            planned = try_once(STEP, position, plan, parked.ask, parked.results, parked.composed)
         requests, compose = planned
 
         def find_or_none() -> ComposedAnswer | None:
             with suppress(InvalidRecord, DecryptionFailed):
-                return None if compose is None else once(STEP, position, compose)
+                return None if compose is None else try_once(STEP, position, compose)
             return None
 
         return requests, find_or_none
@@ -312,7 +312,7 @@ class Queries:
         if effects is not None:
             drop = partial(self._owners.drop, ask.owner)
             with suppress(InvalidRecord, DecryptionFailed):  # a failure of its effects does not affect the answer
-                once(STEP, ask.record.position, self.effects.stage, ask, effects, undo=drop)
+                try_once(STEP, ask.record.position, self.effects.stage, ask, effects, undo=drop)
         if not isinstance(ask.query, Recall) or ask.query.strategy != "hybrid_graph":
             return self._recorded(ask, answer)
         verdict = self._expansions.verdict(ask.owner.tenant_id)

@@ -28,7 +28,7 @@ from recallflow.operators.enrichment.prompt_frame import TEXT_CHARACTERS
 from recallflow.operators.enrichment.relationships import classify, extract, resolve
 from recallflow.operators.enrichment.results import AnswerClaims, ModelCall, PositionedRequest, TaskResult
 from recallflow.operators.events import key_of_partition
-from recallflow.operators.guard import once, report
+from recallflow.operators.guard import report, try_once
 from recallflow.outputs import Ack, EnrichmentOutput, OutputBarrier, ResultOutput
 from recallflow.records import Barrier, PartitionStart, Position, Signal
 
@@ -135,7 +135,7 @@ class _Work(NamedTuple):
                 return [part for group in each for part in group]
             return self._failures(task, call.requests, str(error), Cost(*error.spent))
         try:
-            found = once(task, first.position, call.read, completion.value)
+            found = try_once(task, first.position, call.read, completion.value)
         except InvalidRecord as error:
             return self._failures(task, call.requests, str(error), completion.spent)
         return [

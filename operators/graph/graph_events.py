@@ -15,7 +15,7 @@ from recallflow.limits import EDGES_PER_USER, EVIDENCE_MAX
 from recallflow.operators.events import Analysis
 from recallflow.operators.graph.changes import GraphChanges
 from recallflow.operators.graph.write import ForgottenMemory, RememberedMemory, relations, with_statement
-from recallflow.operators.guard import once
+from recallflow.operators.guard import try_once
 from recallflow.operators.view import View
 from recallflow.records import Position
 from recallflow.state import graph_codec as codec
@@ -299,7 +299,7 @@ def attempt(changes: GraphChanges, position: Position, work: Callable[[], object
     """Run work on the graph. Return whether it succeeded; after an internal error its changes are dropped."""
     before = changes.staged.copied() if changes.staged.effects else None
     try:
-        once(STEP, position, work, undo=partial(changes.restore, before))
+        try_once(STEP, position, work, undo=partial(changes.restore, before))
     except InvalidRecord as error:
         if error.code != "internal_error":
             raise

@@ -25,7 +25,7 @@ WINDOW_MS = 3_600_000
 OBSERVATIONS_MAX = 200  # in the window, and for each edge type before the window
 ANSWERS_MIN, FEEDBACK_MIN = 20, 10  # a figure from fewer observations is unknown
 TYPES_MAX = 32  # edge types with remembered relevance; the least recently used are dropped
-Outcome = Literal["expanded", "failed", "stopped", "late"]
+Outcome = Literal["expanded", "failed", "skipped", "late"]
 FeedbackSubject = Literal["added", "ranked", "without"]
 """A memory that the graph added, a ranked memory of the same answer, or a memory of an answer without expansion."""
 Figure = int | float | None
@@ -44,7 +44,7 @@ class GateBounds(NamedTuple):
 BOUNDS = MappingProxyType(
     {
         "error_rate": GateBounds(0.05, 0.02),  # failed expansions
-        "fallback_rate": GateBounds(0.25, 0.10),  # expansions that failed, were stopped, or were late
+        "fallback_rate": GateBounds(0.25, 0.10),  # expansions that failed, were skipped, or were late
         "added_words": GateBounds(2_000, 1_500),  # content words added per answer; a prompt has no room for more
         # The earlier mean relevance (see `compare`) minus the current mean, of the edge type with the largest loss. The
         # bound is 0.3, because means of twenty random memories vary by 0.1.
@@ -66,7 +66,7 @@ class BaselineComparison(NamedTuple):
 
 
 class ExpansionOutcome(NamedTuple):
-    """The outcome of one expansion, applied or only measured. `stopped`: the deadline left no time for it. `late`: it
+    """The outcome of one expansion, applied or only measured. `skipped`: the deadline left no time for it. `late`: it
     made an answer miss its deadline."""
 
     at_ms: int
@@ -130,7 +130,7 @@ class QualityGate:
         """Return the figures of the window, None for unknown ones, and the numbers of observations."""
         answers, compared = len(self._outcomes), [one.compared for one in self._outcomes if one.compared is not None]
         failed = sum(one.outcome == "failed" for one in self._outcomes)
-        fallbacks = failed + sum(one.outcome in ("stopped", "late") for one in self._outcomes)
+        fallbacks = failed + sum(one.outcome in ("skipped", "late") for one in self._outcomes)
         begin_ms = self._begin_ms
         added, ranked, without = (
             [useful for at_ms, useful in self._feedback[subject] if at_ms >= begin_ms]
@@ -284,7 +284,7 @@ class QualityGates:
     def verdict(self, tenant_id: str, verdict_at: Callable[[int], Decision | None]) -> GateVerdict | None:
         """Return a new verdict on a tenant, if it differs from the one in force at its last query. `verdict_at` returns
         the verdict in force at a time (epoch ms). A block set by an administrator is lifted only by an administrator.
-        Then the observations before that time are dropped."""
+        After a lifting, only later observations count."""
         with self._lock:
             tenant = self._tenants.get(tenant_id)
             if tenant is None:

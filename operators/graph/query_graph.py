@@ -1,7 +1,7 @@
 """An owner's graph for one recall query: nearness to entities, boosts, expansion, and knowledge about entities.
 
 All of these are optional: after an internal error, the answer lacks the result and has a warning. A storage error stops
-the flow. This module converts the positions (in conversation order) of the ranking and the `seq` of the graph."""
+the flow. This module converts the ranking's positions (in conversation order) to the graph's `seq`, and back."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ from recallflow.operators.events import Ask
 from recallflow.operators.graph import paths, reader
 from recallflow.operators.graph.quality_gate import BaselineComparison, compare
 from recallflow.operators.graph.rollout import STEP, AppliedExpansion, Expansions, Fallback
-from recallflow.operators.guard import once
+from recallflow.operators.guard import try_once
 from recallflow.queries import HOPS_MIN
 from recallflow.responses import Warn
 from recallflow.state.arrays import Column, Positions
@@ -142,7 +142,7 @@ class QueryGraph:
         """Add a warning for URNs of a query that no node has, because they have no effect."""
 
         missing = self._guarded(
-            lambda: [urn for urn in urns if not reader.given_entities(self._reader, [urn])], "the check of entity_urns"
+            lambda: [urn for urn in urns if not reader.given_entities(self._cached, [urn])], "the check of entity_urns"
         )
         if missing:
             detail = f"entity_urns: no entity has the URN {', '.join(missing)}"
@@ -166,7 +166,7 @@ class QueryGraph:
         permitted = self._scope.allowed if filtered else None
 
         def context() -> reader.EntityContext:
-            return reader.entity_context(self._reader, self._query_entities(urns, question), self.now_ms, permitted)
+            return reader.entity_context(self._cached, self._query_entities(urns, question), self.now_ms, permitted)
 
         return self._guarded(context, "knowledge about entities") or reader.NO_ENTITIES
 
@@ -174,9 +174,9 @@ class QueryGraph:
         """Return the names of the query's entities; with `seq`, only of those linked to that memory."""
 
         def names() -> list[str]:
-            linked = None if seq is None else {key for key, _ in self._reader.links(seq)}
+            linked = None if seq is None else {key for key, _ in self._cached.links(seq)}
             about = [key for key in self._query_entities(urns, question) if linked is None or key in linked]
-            return [node.name for node in map(self._reader.node, about) if node is not None]
+            return [node.name for node in map(self._cached.node, about) if node is not None]
 
         return self._guarded(names, "the names of entities") or []
 
@@ -218,7 +218,7 @@ class QueryGraph:
     def _query_entities(self, urns: Sequence[str], question: str) -> list[NodeKey]:
         """Return the entities of the query's URNs, and the entities named in its text."""
         if self._entities is None:
-            of_urns, named = reader.given_entities(self._reader, urns), reader.named_entities(self._reader, question)
+            of_urns, named = reader.given_entities(self._cached, urns), reader.named_entities(self._cached, question)
             self._entities = list(dict.fromkeys([*of_urns, *named]))
         return self._entities
 
@@ -227,14 +227,14 @@ class QueryGraph:
         if not self.expansions.enabled:
             return None
         try:
-            return once(STEP, self.ask.record.position, work)
+            return try_once(STEP, self.ask.record.position, work)
         except InvalidRecord:
             self.warnings.append(Warn(code="graph_failed", detail=f"the graph failed: the answer lacks {part}"))
             return None
 
     @cached_property
-    def _reader(self) -> OwnerGraph:
-        return reader.read_once(self.graph)
+    def _cached(self) -> OwnerGraph:
+        return reader.with_read_cache(self.graph)
 
     @cached_property
     def _position_of_seq(self) -> Positions:
@@ -247,7 +247,7 @@ class QueryGraph:
     @cached_property
     def _scope(self) -> reader.TraversalScope:
         return reader.TraversalScope(
-            graph=self._reader,
+            graph=self._cached,
             now_ms=self.now_ms,
             allowed=lambda seq: self._position(seq) != NO_POSITION,
             prefer=self._preference,
@@ -261,9 +261,9 @@ class QueryGraph:
         position = self._position(seq)
         return -np.inf if position == NO_POSITION else float(self.signal[position])
 
-    def _fit(self, seq: int, attached: bool) -> float:
-        """Return a memory's odds relative to the best permitted one, times `DERIVED_FACTOR` if not `attached`."""
-        return math.exp(self._preference(seq) - self._best_signal) * (1.0 if attached else DERIVED_FACTOR)
+    def _fit(self, seq: int, by_event: bool) -> float:
+        """Return a memory's odds relative to the best permitted one, times `DERIVED_FACTOR` for a derived link."""
+        return math.exp(self._preference(seq) - self._best_signal) * (1.0 if by_event else DERIVED_FACTOR)
 
     @cached_property
     def _best_signal(self) -> float:
@@ -275,7 +275,7 @@ class QueryGraph:
         linked: dict[NodeKey, list[int]] = {}
         best = _best(self.signal, self.permitted, PREFERRED_MAX)
         for seq in self.index.conversation.facts["seq"][best].tolist():
-            for key, _ in self._reader.links(seq)[1:]:
+            for key, _ in self._cached.links(seq)[1:]:
                 linked.setdefault(key, []).append(seq)
         return linked
 
@@ -306,14 +306,14 @@ def trace(graph: QueryGraph, ranked: Positions, scores: Column, hops: int, fallb
 
 def _traced(graph: QueryGraph, step: paths.WalkStep) -> TracedStep:
     spend(1)
-    source, target = _name(graph, step.source), _name(graph, step.target)
+    source, target = _vertex_key(graph, step.source), _vertex_key(graph, step.target)
     score = None if step.score is None else round(step.score, 6)
     return TracedStep(
         hop=step.hops, source=source, target=target, **paths.edge_values(step.edge), score=score, outcome=step.outcome
     )
 
 
-def _name(graph: QueryGraph, vertex: paths.Vertex) -> str:
+def _vertex_key(graph: QueryGraph, vertex: paths.Vertex) -> str:
     """Return the key of a vertex, from the index for a memory. The graph lacks memories whose graph write failed, and
     the index of an earlier moment lacks later memories."""
     if not isinstance(vertex, int):

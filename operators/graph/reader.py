@@ -17,7 +17,7 @@ from recallflow.state.rows import MemoryRow
 ATTACHED_ROLES = frozenset({"category", "topic", "tag", "repo", "entity"})
 
 
-def read_once(graph: OwnerGraph) -> OwnerGraph:
+def with_read_cache(graph: OwnerGraph) -> OwnerGraph:
     """Return the graph with a cache for one query. Callers must not change returned values."""
     reader = copy(graph)
     for name in ("node", "is_archived", "members", "links", "edges", "find", "by_urn"):
@@ -126,8 +126,8 @@ def superseded(graph: OwnerGraph, now_ms: int) -> set[int]:
     """Return the memories (`seq`) that others supersede at `now_ms`. In a cycle of memories that supersede each other,
     the newest by order of arrival stays visible."""
     newer_of: dict[int, list[int]] = {}
-    for seq, refinements in graph.superseded().items():
-        for one in refinements:
+    for seq, supersessions in graph.superseded().items():
+        for one in supersessions:
             if one.expires_ms is not None and now_ms >= one.expires_ms:
                 continue
             if one.valid_from_ms is not None and now_ms < one.valid_from_ms:

@@ -15,7 +15,7 @@ from recallflow.graphs import GateState, GraphFailure, GraphReport, RolloutState
 from recallflow.operators.events import Ask
 from recallflow.operators.graph import quality_gate
 from recallflow.operators.graph.paths import Expansion, RelatedMemory
-from recallflow.operators.guard import once
+from recallflow.operators.guard import try_once
 from recallflow.owner import Owner
 from recallflow.responses import Warn
 from recallflow.state.graph import OwnerGraph
@@ -72,12 +72,12 @@ class Expansions:
         fallback = self.fallback(tenant_id, at_ms)
         if not self.is_on(tenant_id, at_ms):
             return AppliedExpansion((), fallback)
-        outcome: quality_gate.Outcome = "stopped"
+        outcome: quality_gate.Outcome = "skipped"
         compared, failure = None, None
         applied = AppliedExpansion((), "rollout_guardrail")
         if not no_time:
             try:
-                expansion, compared = once(STEP, ask.record.position, expand)
+                expansion, compared = try_once(STEP, ask.record.position, expand)
             except InvalidRecord as error:
                 outcome = "failed"
                 failure = quality_gate.Failure(at_ms, ask.query_id, error.fields[0].problem, ask.owner)

@@ -188,7 +188,7 @@ def _memories(run: QueryRun, signal: Signal, ranked: Ranked, expanded: Expanded)
         strict=True,
     )
     slots, created_ms = index.conversation.slots, index.conversation.facts["created_ms"]
-    has_edges = run.graph.has_stated()
+    has_edges = run.graph.has_stated_edges()
     updates = {
         index.ids[int(slots[position])]: UpdatedBy(
             id=index.ids[int(slots[one.by])],

@@ -473,7 +473,7 @@ def _cut(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
         (without_one(keys.EDGE, 1), "its adjacency list differs from edge number"),
         (without_one(keys.ADJACENCY), "its adjacency list differs from edge number"),
         (without_one(keys.SIMILAR), "their similarity is stored at one of them only"),
-        (without_one(keys.SUPERSEDED), "its refinements differ from those of its edges"),
+        (without_one(keys.SUPERSEDED), "its supersessions differ from those of its edges"),
         (_other_weight, "their similarity is stored at one of them only"),
         (_other_type, "content does not match its key"),
         (_unstated, "it has no statement"),

@@ -54,7 +54,7 @@ def gate(*outcomes: tuple[int, Outcome], compared: BaselineComparison | None = N
 
 def test_figures() -> None:
     watching = gate((15, "expanded"), compared=GOOD)
-    for outcome in ("failed", "stopped", "stopped", "late", "expanded"):
+    for outcome in ("failed", "skipped", "skipped", "late", "expanded"):
         watching.observe(ExpansionOutcome(0, outcome))
     for part, said in (("added", "1011"), ("ranked", "1111"), ("without", "1110")):
         for useful in said:
@@ -90,7 +90,7 @@ def test_the_windows_roll_over_the_time_of_the_queries() -> None:
     ("watching", "reason"),
     [
         (gate((18, "expanded"), (2, "failed")), "error_rate 0.1"),
-        (gate((14, "expanded"), (6, "stopped")), "fallback_rate 0.3"),
+        (gate((14, "expanded"), (6, "skipped")), "fallback_rate 0.3"),
         (gate((14, "expanded"), (6, "late")), "fallback_rate 0.3"),
         (gate((20, "expanded"), compared=HUGE), "added_words 5000"),
     ],
@@ -181,7 +181,7 @@ def test_a_restart_forgets_and_counts_from_then_on() -> None:
 @given(
     st.lists(
         st.builds(
-            ExpansionOutcome, st.integers(0, 3 * SPAN_MS), st.sampled_from(["expanded", "failed", "stopped", "late"]),
+            ExpansionOutcome, st.integers(0, 3 * SPAN_MS), st.sampled_from(["expanded", "failed", "skipped", "late"]),
             st.sampled_from([None, GOOD, BAD, HUGE]),
         ),
         max_size=60,
