@@ -323,7 +323,7 @@ def _flattened(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 def _from_environment(environment: Mapping[str, str]) -> dict[str, RawSetting]:
     """Return the settings of environment variables. An empty variable counts as unset."""
     found, unknown = {}, []
-    for variable in sorted(environment):  # RECALLFLOW_… sorts after KAFKA_…, and overrides it
+    for variable in sorted(environment, key=lambda name: (name.startswith(PREFIX), name)):  # the last one counts
         if not (text := environment[variable]):
             continue
         if variable.startswith(_LIBRDKAFKA_VARIABLE):

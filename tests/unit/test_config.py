@@ -118,7 +118,8 @@ def test_every_setting_has_a_variable() -> None:
     environment = {
         "RECALLFLOW_STATE_DIR": "s", "KAFKA_BOOTSTRAP_SERVERS": "old:1",
         "RECALLFLOW_KAFKA_BOOTSTRAP_SERVERS": "new:1", "RECALLFLOW_KAFKA_LIBRDKAFKA_CLIENT_ID": "engine-2",
-        "RECALLFLOW_TOPICS_REPLIES": "a, b", "RECALLFLOW_RUN_STANDBY": "1", "SIMILARITY_EDGE_MAX_K": "7",
+        "RECALLFLOW_TOPICS_REPLIES": "a, b", "RECALLFLOW_RUN_STANDBY": "1", "SIMILARITY_EDGE_MAX_K": "6",
+        "RECALLFLOW_ENGINE_SIMILARITY_MAX_K": "7",
     }  # fmt: skip
     config, _ = read_config({}, environment)
     assert config == Config(
