@@ -82,7 +82,6 @@ def opened_episode(owner: Owner, memory: Entry | MemoryRow) -> EpisodeRow:
 
 
 def join_or_open(episodes: Sequence[EpisodeRow], owner: Owner, memory: Entry | MemoryRow, gap_ms: int) -> JoinedEpisode:
-    """Return the episode that a memory joins, or a new one."""
     joined = join(episodes, _candidate(memory), gap_ms)
     if joined.episode.number != memory.seq:
         return joined

@@ -171,7 +171,6 @@ class KafkaOptions:
 
     @cached_property
     def registry(self) -> SchemaRegistry | None:
-        """The schema registry, if one is configured."""
         options = {key.removeprefix(PREFIX): value for key, value in self.librdkafka.items() if key.startswith(PREFIX)}
         return SchemaRegistry(options) if options else None
 

@@ -31,7 +31,6 @@ SAME_AS_CONFIDENCE = 0.7  # minimum confidence of an edge that joins entities
 
 
 def encode_row(row: tuple[Any, ...]) -> bytes:
-    """Encode a row that is a named tuple."""
     return orjson.dumps(tuple(row), default=tuple)
 
 

@@ -74,7 +74,6 @@ class HotOwner:
         return self._sessions[session_id]
 
     def put_episodes(self, session_id: str | None, changed: list[EpisodeRow]) -> None:
-        """Apply changed episodes of a session."""
         current = self.episodes(session_id)
         self._episode_count -= len(current)
         self._sessions[session_id] = with_changes(current, changed)

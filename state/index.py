@@ -371,7 +371,6 @@ class OwnerIndex:
         return self._size
 
     def slot(self, seq: int) -> int | None:
-        """Return the slot of a memory, or None if it is not in the index."""
         slot = int(self._slot_of_seq.view[seq]) if seq < len(self._slot_of_seq) else _NO_SLOT
         return None if slot == _NO_SLOT else slot
 

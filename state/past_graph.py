@@ -326,7 +326,6 @@ class VersionGraph(PastGraph):
         return [*islice(linked, limit)]
 
     def was_linked(self, seq: int, version: int, key: codec.NodeKey) -> bool:
-        """Return whether a version of a memory is linked to a node."""
         return any(node == key for node, _ in self._links_of(seq, version))
 
     def _versions(self, seqs: list[int]) -> dict[int, list[int]]:

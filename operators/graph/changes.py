@@ -371,7 +371,6 @@ class GraphChanges(GraphHistory):
         self._detached, self._description_lost = {}, {}
 
     def restore(self, staged: StagedGraphChanges | None) -> None:
-        """Restore earlier staged changes."""
         self.staged = staged or StagedGraphChanges()
         self.forgetting = None
         self._detached, self._description_lost = {}, {}

@@ -81,7 +81,6 @@ class WordVectors:
 
     @cached_property
     def digest(self) -> str:
-        """The hash of the vectors."""
         return hashlib.blake2b(self.codes.tobytes() + self.scales.tobytes(), digest_size=4).hexdigest()
 
     def look_up(self, text: str) -> WordRows:
