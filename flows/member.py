@@ -241,23 +241,20 @@ def input_metrics(source: OwnedSource) -> Iterator[Metric]:
 
 
 class FlowMetrics(Collector):
-    """A collector of the metrics of a flow's current member. Before `attach` there are only a few."""
+    """A collector of the metrics of a flow's current member. Without one there are only a few."""
 
     def __init__(self) -> None:
-        self._member: GroupMember | None = None
+        self.member: GroupMember | None = None
         self.registry = registry_of(self)
-
-    def attach(self, member: GroupMember) -> None:
-        self._member = member
 
     def obstacle(self) -> str:
         """Return why the flow is not ready; empty if it is."""
-        return "starting" if self._member is None else self._member.obstacle()
+        return "starting" if self.member is None else self.member.obstacle()
 
     def collect(self) -> Iterator[Metric]:
         yield from availability_metrics(self.obstacle())
-        if self._member is not None:
-            yield from self._member.metrics()
+        if self.member is not None:
+            yield from self.member.metrics()
 
 
 class KafkaFlow:
@@ -315,7 +312,7 @@ class KafkaFlow:
     def _joined(self) -> Iterator[Recipe]:
         with ExitStack() as stack:
             member = self._open_member(stack)
-            self._metrics.attach(member)
+            self._metrics.member = member
             recipe = member.recipe()
             member.start()
             with member.joined():

@@ -145,7 +145,7 @@ def test_metrics_show_the_counts(running: Any) -> None:
     metrics = FlowMetrics()
     known = {"recallflow_ready": 0, f"recallflow_build_info{{'version': '{__version__}'}}": 1}
     assert (shown(metrics), metrics.obstacle()) == (known, "starting")
-    metrics.attach(running)
+    metrics.member = running
     running.source.counters.count_emitted(MEMORIES, 5)
     running.source.counters.count_finished(MEMORIES, 2)
     for output in (answer(100, processing_time_ms=2.0), answer(101, processing_time_ms=70.0), letter(MEMORIES, 1)):
@@ -168,7 +168,7 @@ def test_metrics_show_the_counts(running: Any) -> None:
 
 def test_every_counter_is_there_before_anything_is_counted(running: Any) -> None:
     metrics = FlowMetrics()
-    metrics.attach(running)
+    metrics.member = running
     found = shown(metrics)
     expected = [f"recallflow_responses_total{{'status': '{status}'}}" for status in ("ok", "degraded", "error")]
     expected += [f"recallflow_response_warnings_total{{'code': '{code}'}}" for code in WARNINGS]
@@ -193,8 +193,8 @@ def test_every_counter_is_there_before_anything_is_counted(running: Any) -> None
 def test_readiness_names_the_obstacle(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics, early, ready_early = FlowMetrics(), FlowMetrics(), copy(running)
     ready_early.run_settings = RunSettings(serve_while_catching_up=True)
-    metrics.attach(running)
-    early.attach(ready_early)
+    metrics.member = running
+    early.member = ready_early
     assert (metrics.obstacle(), early.obstacle()) == ("starting", "starting")
     monkeypatch.setattr(running.source, "ready", lambda: True)
     running.source.catch_up.set_targets({f"{MEMORIES}:0": 3})
@@ -218,7 +218,7 @@ def test_readiness_names_the_obstacle(running: Any, monkeypatch: pytest.MonkeyPa
 
 def test_oldest_barrier_of_owned_partitions_is_shown(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = FlowMetrics()
-    metrics.attach(running)
+    metrics.member = running
     monkeypatch.setattr(running.source, "_owned", {0: Mock(barrier_s=11.0), 1: Mock(barrier_s=10.0)})
     assert shown(metrics)["recallflow_snapshot_timestamp_seconds"] == 10.0
 
@@ -227,7 +227,7 @@ def test_results_are_counted_by_task_code_and_reason(running: Any) -> None:
     flow, metrics = EnrichmentMember.__new__(EnrichmentMember), FlowMetrics()
     vars(flow).update(vars(running))
     flow.state_dir, flow.enrichment_counter, flow.meters = running.directory.path, EnrichmentCounter(), [Meter("judge")]
-    metrics.attach(flow)
+    metrics.member = flow
     request = EnrichmentRequest.model_construct(tasks=["facts", "extract", "classify"])
     result = EnrichmentResult.model_construct(
         failures=[failure("extract", "timeout"), failure("classify", "timeout")], refused={"no_evidence": 2}, calls=3,

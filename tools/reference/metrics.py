@@ -56,7 +56,7 @@ def _metrics_of(member_type: type[GroupMember], running: MagicMock) -> Iterable[
     running.__class__ = member_type  # type: ignore[assignment]  # for `super()`
     running.metrics = partial(member_type.metrics, running)
     metrics = FlowMetrics()
-    metrics.attach(running)
+    metrics.member = running
     return metrics.collect()
 
 
