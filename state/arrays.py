@@ -128,8 +128,7 @@ class JoinedArray:
 def ranges(starts: Ints, sizes: Ints) -> Ints:
     """Return the numbers of all ranges [start, start + size), range by range."""
     offsets = sizes.cumsum() - sizes
-    numbers: Ints = np.arange(sizes.sum()) + np.repeat(starts - offsets, sizes)
-    return numbers
+    return np.arange(sizes.sum()) + np.repeat(starts - offsets, sizes)
 
 
 def unit(vector: Sequence[float]) -> Matrix:
@@ -143,8 +142,7 @@ def mean(rows: Matrix) -> Matrix:
     """Return the mean of unit vectors, (dimension,), scaled to length 1, or zeros if they cancel out."""
     total: Floats = rows.sum(axis=0, dtype=np.float64)
     length = np.linalg.norm(total)
-    found: Matrix = (total / length if length > 0 else total).astype(np.float32)
-    return found
+    return (total / length if length > 0 else total).astype(np.float32)
 
 
 def best_part(values: Array, weights: Column, counts: Ints) -> Array:

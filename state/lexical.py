@@ -233,8 +233,7 @@ class LexicalIndex:
         return rarities
 
     def _words_of(self, slots: Ints) -> Unsigned:
-        words: Unsigned = self._flat.view.take(ranges(self._starts.view[slots], self._lengths.view[slots]))
-        return words
+        return self._flat.view.take(ranges(self._starts.view[slots], self._lengths.view[slots]))
 
     def number(self, stem: str) -> int | None:
         """Return the number of a stem; None if it does not occur."""
@@ -290,8 +289,7 @@ class LexicalIndex:
     def part_occurrences(self, stem: str) -> Ints:
         """Return the part of each occurrence, in place of its slot (see `occurrences`)."""
         found = self._posting(stem)
-        parts: Ints = found.slots + self._cuts.view.searchsorted(found.positions, "right")
-        return parts
+        return found.slots + self._cuts.view.searchsorted(found.positions, "right")
 
     @property
     def has_parts(self) -> bool:

@@ -127,8 +127,7 @@ class Segment(NamedTuple):
 def masked(codes: Codes, out: Codes | None = None) -> Codes:
     """Mask or unmask codes with noise: RocksDB does not compress masked ones, and reads them four times as fast."""
     noise = _noise_of(1 << codes.size.bit_length())[: codes.size]
-    found: Codes = np.bitwise_xor(codes, noise.reshape(codes.shape), out=out)
-    return found
+    return np.bitwise_xor(codes, noise.reshape(codes.shape), out=out)
 
 
 @lru_cache(4)

@@ -59,8 +59,7 @@ class OwnerUsage:
     def of(self, seqs: Ints) -> Records:
         """Return a copy of the records, (len(seqs),), with the fields of `Usage`."""
         self._grow_to(int(seqs.max(initial=0)))
-        records: Records = np.frombuffer(self._records, _RECORDS)[seqs]
-        return records
+        return np.frombuffer(self._records, _RECORDS)[seqs]
 
     def put(self, seq: int, usage: Usage) -> None:
         self._grow_to(seq)

@@ -128,8 +128,7 @@ class VectorIndex:
     def holds(self, slots: Ints) -> Mask:
         """Return a mask of the slots that have rows."""
         slot_of_row = self._slots.view
-        found: Mask = slot_of_row.searchsorted(slots, "right") > slot_of_row.searchsorted(slots)
-        return found
+        return slot_of_row.searchsorted(slots, "right") > slot_of_row.searchsorted(slots)
 
     def of(self, slots: Ints) -> Matrix:
         """Return each slot's vector, (len(slots), dimension): the mean of its rows with length 1, or zeros."""
@@ -159,8 +158,7 @@ class VectorIndex:
 
     def _codes(self) -> Codes:
         """Return the rows, (rows, dimension), without a copy, valid until the next change."""
-        codes: Codes = self._flat.view.reshape(-1, self.dimension)
-        return codes
+        return self._flat.view.reshape(-1, self.dimension)
 
 
 class Clusters:
@@ -211,8 +209,7 @@ class Clusters:
             part = np.cumsum(self._ends[missing] - self._starts[missing]) // _MEMBERS_AT_ONCE
             for some in np.split(missing, np.flatnonzero(part[1:] != part[:-1]) + 1):
                 self._compute(some)
-        found: Matrix = self._centroids[episodes]
-        return found
+        return self._centroids[episodes]
 
     def _compute(self, missing: Ints) -> None:
         sizes = self._ends[missing] - self._starts[missing]

@@ -40,8 +40,7 @@ def proximity(scope: reader.TraversalScope, index: OwnerIndex, entities: Sequenc
     for seq, hops in _Search(scope).hops(entities).items():
         if seq < len(by_seq):  # an index of an earlier moment is shorter
             by_seq[seq] = 1 / (1 + hops)
-    found: Column = by_seq[seqs]
-    return found
+    return by_seq[seqs]
 
 
 class _Search:
