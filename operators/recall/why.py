@@ -26,7 +26,7 @@ from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.recall.words import idf, term_counts
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.responses import Reason
-from recallflow.state.arrays import Positions
+from recallflow.state.arrays import Mask, Positions
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow, language_in
 
@@ -296,12 +296,12 @@ def _strongest(strength: dict[str, float]) -> list[str]:
     return sorted(codes, key=strength.__getitem__, reverse=True)[:REASONS_MAX]
 
 
-def _permitted(inputs: RankingInput, positions: Positions) -> Positions:
+def _permitted(inputs: RankingInput, positions: Positions) -> Mask:
     """Return a mask of the positions that may be in the answer."""
     if len(inputs.allowed) == inputs.index.conversation.size:
         return np.ones(positions.shape, np.bool_)
     at = np.minimum(np.searchsorted(inputs.allowed, positions), len(inputs.allowed) - 1)
-    found: Positions = inputs.allowed.take(at) == positions
+    found: Mask = inputs.allowed.take(at) == positions
     return found
 
 
