@@ -36,16 +36,8 @@ from recallflow.errors import CheckpointError, MasterKeyError, RecallflowError, 
 from recallflow.flows.runner import now_ms
 from recallflow.kafka_options import KafkaOptions
 from recallflow.process import background_thread
-from recallflow.state import keys
+from recallflow.state import folders, keys
 from recallflow.state.directory import StateDirectory
-from recallflow.state.folders import (
-    arriving_folder,
-    copy_partition,
-    mark_released,
-    partition_folder,
-    released_since_ms,
-    unmark_released,
-)
 
 FAR_BEHIND = 20_000  # records; a checkpoint is fetched in less time than these are applied
 CHECK_INTERVAL_S, RELEASED_INTERVAL_S, STANDBY_INTERVAL_S = 1.0, 2.0, 1.0
@@ -100,7 +92,7 @@ class Checkpoints:
             return
         self._check(number, newest.about, applied)
         began_s = time.monotonic()
-        folder = arriving_folder(self.directory.path, number)
+        folder = folders.arriving_folder(self.directory.path, number)
         found = self.store.fetch_newest(number, folder)
         if found is None:
             return
@@ -165,7 +157,7 @@ class Checkpoints:
         partition.clean()
         partition.sync()
         applied = partition.committed_positions()
-        copy_partition(partition, folder)
+        folders.copy_partition(partition, folder)
         return CheckpointOrigin(
             state_format=keys.FORMAT_VERSION,
             partition=number,
@@ -214,12 +206,12 @@ class ReleasedPartitions:
                 self._mark_or_remove(number)
 
     def _mark_or_remove(self, number: int) -> None:
-        folder, now_ms = partition_folder(self.directory.path, number), self.clock_ms()
-        since_ms, is_standby = released_since_ms(folder), number in self.standbys()
+        folder, now_ms = folders.partition_folder(self.directory.path, number), self.clock_ms()
+        since_ms, is_standby = folders.released_since_ms(folder), number in self.standbys()
         if since_ms is None or (is_standby and now_ms - since_ms >= RELEASED_MS // 2):
-            mark_released(folder, now_ms)
+            folders.mark_released(folder, now_ms)
             if number in self.ours():  # the partition was assigned concurrently
-                unmark_released(folder)
+                folders.unmark_released(folder)
             return
         is_expired = not is_standby and now_ms - since_ms >= RELEASED_MS and self.is_recoverable(number)
         if is_expired and self.directory.forget_closed(number):
