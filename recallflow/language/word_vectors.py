@@ -43,8 +43,9 @@ _LONGEST = 8  # characters of the longest dictionary word in a script without sp
 _PREFIX, _SUFFIX = 5, 4
 _HANGUL_PREFIX = 2
 _COMPOUNDING = "de"  # the language with compounds such as Stromrechnung
-# Scores of a language for a word: names and loan words are known in many, by form or by the chance of an equal stem.
-FUNCTION_WORD, KNOWN_FORM, KNOWN_STEM = 4, 2, 1
+# Scores of a language for a word. English knows ten times as many words, names and loan words among them, and an equal
+# stem may be chance.
+FUNCTION_WORD, KNOWN_FORM, KNOWN_STEM, ENGLISH_WORD = 4, 2, 1, 1
 Rows = tuple[int, ...]
 Matrix = npt.NDArray[np.float32]
 
@@ -117,21 +118,20 @@ class WordVectors:
         return LATIN[scores.index(max(scores))]
 
     def _language_scores(self, word: str) -> tuple[tuple[int, int], ...]:
-        """Return the indexes in `LATIN` of the languages that know a word, each with a score: `FUNCTION_WORD`,
-        `KNOWN_FORM` or `KNOWN_STEM`. Numbers count as English."""
+        """Return the indexes in `LATIN` of the languages that know a word, each with a score. Numbers count as English.
+        Letters count for a language of which alone they are a function word, such as the French "j"."""
         plain = folded(word)
-        tables = LATIN[:1] if word.isdecimal() else LATIN
-        scores = (self._score(table, plain) for table in tables)
-        return tuple((number, score) for number, score in enumerate(scores) if score)
+        scores = [self._score(table, plain) for table in (LATIN[:1] if word.isdecimal() else LATIN)]
+        found = tuple((number, score) for number, score in enumerate(scores) if score)
+        return found if len(word) > 1 or len(found) == 1 else ()
 
     def _score(self, table: Table, word: str) -> int:
         if word in table.function_words:
             return FUNCTION_WORD
-        forms = self.english if table is ENGLISH else self._lexicon(table)
-        if word in forms and len(word) > 1:
-            return KNOWN_FORM
-        is_known = self._rows_of_english[word] if table is ENGLISH else stemmer(table)(word) in forms
-        return KNOWN_STEM if is_known else 0
+        if table is ENGLISH:
+            return ENGLISH_WORD if self._rows_of_english[word] else 0
+        lexicon = self._lexicon(table)
+        return KNOWN_FORM if word in lexicon else KNOWN_STEM if stemmer(table)(word) in lexicon else 0
 
     def sum_texts(self, texts: Sequence[str]) -> Matrix:
         """Return the sum of each text's vectors, (texts, dimension): zeros if no word is known."""

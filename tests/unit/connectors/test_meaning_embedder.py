@@ -39,6 +39,7 @@ def test_vector_does_not_depend_on_the_batch(embedder: MeaningEmbedder) -> None:
         ("¿Tengo mascotas?", "Nuestro perro se llama Bolt.", "El alquiler se paga el día uno."),
         ("where do I live?", "vivo en madrid", "toco el piano"),  # English knows each word: names, loan words
         ("Where do I live?", "J'habite à Paris.", "J'étudie le droit."),
+        ("Where is my home?", "I live in Ghzk", "I study in Ghzk"),  # "i" and "in" are Italian too
         ("Где я работаю?", "Я устроился в больницу медбратом.", "Вчера весь день шёл дождь."),
         ("我养宠物吗？", "我家的狗叫波特。", "房租每月一号交。"),
         ("ペットを飼っていますか？", "うちの犬はボルトという名前です。", "家賃は一日に払います。"),
