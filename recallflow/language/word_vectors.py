@@ -5,7 +5,7 @@ The table in the package (made by `python -m tools.word_vectors`) holds a vector
 the table lacks has no vector: names, rare words and typing errors are compared by their spelling."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property, partial
 from importlib import resources
 from itertools import chain
@@ -32,6 +32,7 @@ from recallflow.language.words import (
 TABLE = resources.files("recallflow.language") / "word_vectors.npz"
 # The bit of nouns for persons; the other bits mean personal attributes (tools/vocabulary/marks.toml).
 PERSON = 1
+LOOKUP_VERSION = b"2"  # increment it if a text's words or their rows change: stored vectors would not fit new ones
 # Arrays of a language other than English: its forms, then the stems that are no forms; the first row of each form;
 # further rows, as pairs of a form's index and a row; for each stem, the index of the first form with this stem.
 # Stems are stored, because Snowball would need up to 0.3 s for the forms of a language.
@@ -43,9 +44,8 @@ _LONGEST = 8  # characters of the longest dictionary word in a script without sp
 _PREFIX, _SUFFIX = 5, 4
 _HANGUL_PREFIX = 2
 _COMPOUNDING = "de"  # the language with compounds such as Stromrechnung
-# Scores of a language for a word. English knows ten times as many words, names and loan words among them, and an equal
-# stem may be chance.
-FUNCTION_WORD, KNOWN_FORM, KNOWN_STEM, ENGLISH_WORD = 4, 2, 1, 1
+FUNCTION_WORD, KNOWN_FORM, KNOWN_STEM = 4, 2, 1  # scores of a language for a word: an equal stem may be chance
+ENGLISH_LETTERS = "ai"  # words of one letter
 Rows = tuple[int, ...]
 Matrix = npt.NDArray[np.float32]
 
@@ -82,7 +82,7 @@ class WordVectors:
 
     @cached_property
     def digest(self) -> str:
-        return hashlib.blake2b(self.codes.tobytes() + self.scales.tobytes(), digest_size=4).hexdigest()
+        return hashlib.blake2b(LOOKUP_VERSION + TABLE.read_bytes(), digest_size=4).hexdigest()
 
     def look_up(self, text: str) -> WordRows:
         """Return the text's words with their rows, and the language in which they were looked up."""
@@ -102,34 +102,39 @@ class WordVectors:
         return WordRows(table, words, [*map(found.__getitem__, words)])
 
     def _latin_table(self, words: Sequence[str], cased: str, lowered: str) -> Table:
-        """Return the language of a text in Latin script. If its words identify none, return English if it knows every
-        word and none is a function word of another language; else the language that knows the words best, and the first
-        of `LATIN` at a tie. Words with a capital within the text do not count: most are names."""
+        """Return the language of a text in Latin script. If its words identify none, return the one that knows the
+        words best, and the first of `LATIN` at a tie. A text whose words English knows is of another language only if
+        that knows several of them, and if there is no word of English grammar: names and loan words are known too."""
         number, is_certain = detect(words, lowered, 0)
-        if is_certain or (
-            lowered.isascii() and not has_foreign_word(words) and all(map(self._rows_of_english.__getitem__, words))
-        ):
+        is_english = not is_certain and all(map(self._rows_of_english.__getitem__, words))
+        if is_certain or (is_english and lowered.isascii() and not has_foreign_word(words)):
             return LATIN[number]
-        scores = [0] * len(LATIN)
-        for at, word in enumerate(ANY_WORD.findall(cased)):
-            if at == 0 or not word[0].isupper():
-                for number, score in self._scores_of[word.lower()]:
-                    scores[number] += score
-        return LATIN[scores.index(max(scores))]
+        spelt = ANY_WORD.findall(cased)
+        read = [word.lower() for word in (without_names(spelt) if is_english else spelt)]
+        scores, known = [0] * len(LATIN), [0] * len(LATIN)
+        for word in read:
+            for number, score in self._scores_of[word]:
+                scores[number] += score
+                known[number] += 1
+        best = scores.index(max(scores))
+        grammar = ENGLISH.function_words - LATIN[best].function_words
+        return ENGLISH if is_english and (known[best] < 2 or not grammar.isdisjoint(read)) else LATIN[best]
 
     def _language_scores(self, word: str) -> tuple[tuple[int, int], ...]:
         """Return the indexes in `LATIN` of the languages that know a word, each with a score. Numbers count as English.
-        Letters count for a language of which alone they are a function word, such as the French "j"."""
+        A letter counts for a language of which alone it is a function word, such as the French "j"."""
         plain = folded(word)
         scores = [self._score(table, plain) for table in (LATIN[:1] if word.isdecimal() else LATIN)]
         found = tuple((number, score) for number, score in enumerate(scores) if score)
-        return found if len(word) > 1 or len(found) == 1 else ()
+        return found if len(word) > 1 or (len(found) == 1 and plain not in ENGLISH_LETTERS) else ()
 
     def _score(self, table: Table, word: str) -> int:
         if word in table.function_words:
             return FUNCTION_WORD
+        if len(word) == 1:
+            return 0
         if table is ENGLISH:
-            return ENGLISH_WORD if self._rows_of_english[word] else 0
+            return KNOWN_FORM if word in self.english else KNOWN_STEM if self._rows_of_english[word] else 0
         lexicon = self._lexicon(table)
         return KNOWN_FORM if word in lexicon else KNOWN_STEM if stemmer(table)(word) in lexicon else 0
 
@@ -211,6 +216,13 @@ class WordVectors:
                     own = table
                     found.append(self._lookup(table)[run])
         return WordRows(own, words, found)
+
+
+def without_names(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words that begin with no capital, and the first word, unless it belongs to a name ("Los Angeles")."""
+    for at, word in enumerate(words):
+        if not word[0].isupper() or (at == 0 and not (len(words) > 1 and words[1][0].isupper())):
+            yield word
 
 
 def _parts(word: str, table: Table, lexicon: dict[str, Rows]) -> Rows:
