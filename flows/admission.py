@@ -63,7 +63,7 @@ class TokenKeys:
 
     def load(self) -> None:
         """Read the keys before any record that may need them. Raise SinkError if they cannot be announced. Raise
-        SourceError if a key file cannot be read, or if an address cannot be read and no key was announced earlier."""
+        SourceError if a key file cannot be read, or if an address cannot be read and no signing key is known."""
         try:
             self.refresh()
         except SourceError as error:

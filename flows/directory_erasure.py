@@ -35,7 +35,7 @@ SEARCH_INTERVAL_S = 1.0
 
 class ErasedFolder(NamedTuple):
     had_data: bool  # whether the folder had data of the user
-    unpurged: str  # the error of purging, after which files still have the data, unreadably; empty if they are purged
+    unpurged: str  # the error of purging: files may still have the data, which no query returns; empty if purged
 
 
 def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> ErasedFolder:
@@ -131,7 +131,7 @@ def read_export(path: Path) -> Iterator[dict[str, Any]]:
 
 def search(wanted: TraceSearch, folders: Sequence[Path], at_rest: AtRest, patience: TimeLimit) -> Findings:
     """Search every file of the folders for a person's traces. A process may still be cleaning, so folders with findings
-    are searched again until patience ends. Pieces in other users' records or in an empty directory are ignored."""
+    are searched again until patience ends. Pieces found in other users' records or in a new directory are ignored."""
     pieces, between_searches = Pieces(wanted.traces.pieces()), threading.Event()
     findings, to_search = Findings(others=_pieces_of_empty_directory(pieces)), [*folders]
     while True:

@@ -329,7 +329,7 @@ def kafka_findings(config: Config, *, enriches: bool) -> Iterator[Finding]:
     except SourceError as error:
         usual = "start it, give its address (--bootstrap-servers), or set security.protocol"
         if endpoint := config.kafka.librdkafka.get("sasl.oauthbearer.token.endpoint.url"):
-            usual += f"; or mend {endpoint}: a client retries a login after its server errors and reports none"
+            usual += f"; or repair {endpoint}: after its server errors, clients retry the login and report nothing"
         remedy = remedy_of(str(error), usual)
         yield fail("broker", str(error).removesuffix(f"; {remedy}"), remedy)
         return

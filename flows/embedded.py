@@ -180,7 +180,7 @@ class StateLoop:
         return items if self._complete is None else self._complete(items)
 
     def _visible_outputs(self, outputs: Iterable[Output]) -> list[Delivered | Ack]:
-        """Return the outputs with a reader outside Kafka. Verdicts apply at once: no control topic returns them."""
+        """Observe all outputs. Return those that callers use. Verdicts apply at once: no control topic returns them."""
         visible: list[Delivered | Ack] = []
         for output in outputs:
             self._observe(output)

@@ -142,7 +142,7 @@ class Stages:
 
 @dataclass(eq=False)
 class OutputCounter:
-    """Counts of outputs that the worker thread writes and any thread reads."""
+    """Counts of outputs. The worker thread writes them, and any thread reads them."""
 
     query_topic: str
     outputs_from: Mapping[str, int]  # `topic:partition` → first offset whose outputs this run sends

@@ -263,7 +263,7 @@ def _serve(directory: StateDirectory, calls: LocalCalls, open_loop: Callable[[],
 
 @contextmanager
 def _trust(auth: AuthSettings, decisions: ControlHistory) -> Iterator[Trust]:
-    """Open the trust settings. Token keys apply as soon as they are read, because no record was authorised before."""
+    """Open the trust settings. Token keys apply at once: no control topic delays them, so `DELAY_MS` is subtracted."""
     secrets: dict[str, bytes] = {}
 
     def announce(events: Sequence[TokenKey]) -> None:

@@ -71,7 +71,7 @@ class Ownership:
     def __post_init__(self) -> None:
         self._memory, self._queries = self.topics
         self._progress: dict[int, PartitionProgress] = {}
-        self._empty: list[int] = []  # empty partitions that are open and not logged yet
+        self._empty: list[int] = []  # open empty partitions that the next log line names
         self._tokens: dict[int, object] = {}  # assigned partitions that are not open yet → token of the assignment
         self._last_barriers: dict[int, threading.Event] = {}  # set once the last barrier of a partition is delivered
         self._tails: dict[int, TopicOffsets] = {}  # offsets from which outputs of earlier owners are looked up
@@ -157,7 +157,7 @@ class Ownership:
             return {}
         found = self.initial_progress(unknown)
         self.commit({number: committed(progress) for number, progress in found.items()})
-        # The commit precedes the first query: without it, the next owner would start at the end of queries by then.
+        # The commit precedes the first query. Without it, the next owner would skip all queries up to its own start.
         while not (self._has_ended or self.is_committed(unknown)):
             time.sleep(PAUSE_S)
         return found

@@ -151,8 +151,8 @@ class Checkpoints:
         _log.info("wrote a checkpoint of partition %d: %d bytes sent", number, saved.sent_bytes)
 
     def _copy(self, number: int, folder: Path) -> CheckpointOrigin:
-        """Copy the committed, cleaned state into a folder. Return its description: the copy may include records after
-        the offsets in it."""
+        """Copy the committed, cleaned state into a folder. Return its description. The copy may include records after
+        the offsets in the description."""
         partition = self.directory.partition(number)
         partition.clean()
         partition.sync()

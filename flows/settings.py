@@ -167,7 +167,7 @@ class AuthSettings:
 
 @dataclass(frozen=True)
 class EncryptionSettings:
-    """Settings of encryption on disk. Without a master key, only parked records in snapshots are encrypted."""
+    """Settings of encryption on disk. Without a master key, memories are not encrypted."""
 
     master_key_file: Path | None = None  # the file of the master key, 32 bytes in base64
     master_key: str | None = field(default=None, repr=False)  # the master key itself

@@ -32,7 +32,7 @@ class Cipher:
     __slots__ = ("_aes", "_refusals")
 
     def __init__(self, key: bytes) -> None:
-        from cryptography.exceptions import InvalidTag  # an engine without encryption does without the library
+        from cryptography.exceptions import InvalidTag  # reading an unencrypted directory does without the library
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         self._aes, self._refusals = AESGCM(key), (InvalidTag, ValueError)
@@ -53,7 +53,7 @@ class Cipher:
 
 @dataclass(frozen=True)
 class AtRest:
-    """The encryption of a state directory. Without a master key, only unfinished records in snapshots are encrypted."""
+    """The encryption of a state directory. Without a master key, memories are not encrypted."""
 
     master_key: MasterKey | None = None
     encrypt_vectors: bool = True
