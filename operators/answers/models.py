@@ -128,7 +128,7 @@ class Models(AbstractContextManager["Models"]):
         try:
             async with asyncio.timeout(timeout_s):
                 if is_crowded:
-                    raise ModelError("busy", f"{QUERIES_MAX} questions are with models already")  # noqa: TRY301
+                    raise ModelError("busy", f"{QUERIES_MAX} other queries wait for models")  # noqa: TRY301
                 result, (_, *tokens) = await call()
         except Exception as raised:  # noqa: BLE001 the query is answered after any error of a model
             error = _model_error(step, raised)
@@ -153,14 +153,14 @@ class Models(AbstractContextManager["Models"]):
         """Return a reranker's score for each text. Raise RerankerError if it is busy, its circuit breaker is open, or
         its scores are invalid."""
         if self._reranking >= RERANKED_QUERIES_MAX:
-            raise RerankerError(f"{RERANKED_QUERIES_MAX} questions are with it already")
+            raise RerankerError(f"it is busy with {RERANKED_QUERIES_MAX} other queries")
         if self._breaker.begin() > 0:
-            raise RerankerError(f"it failed {FAILURES} times in a row, and is left alone for {OPEN_S:g} s")
+            raise RerankerError(f"it failed {FAILURES} times in a row, and is not called for {OPEN_S:g} s")
         self._reranking += 1
         try:
             scores = await reranker.score(question, texts)
             if len(scores) != len(texts) or not all(map(math.isfinite, scores)):
-                problem = f"it gave {len(scores)} numbers for {len(texts)} texts, or some that are none"
+                problem = f"it returned {len(scores)} scores for {len(texts)} texts, or a score that is not finite"
                 raise RerankerError(problem)  # noqa: TRY301 it counts as any other failure
         except BaseException:  # a timeout cancels the call
             self._breaker.failed()
