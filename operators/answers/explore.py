@@ -30,10 +30,10 @@ from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
 from recallflow.stepped import spend
 
-BOUNDS = LoadBounds(visited=200, opened=64)  # the limits of a page
+BOUNDS = LoadBounds(visited=200, opened=64)  # the limits of a subgraph around nodes
 VERTICES_PER_READ = 20  # vertices whose hops can be counted at the cost of reading one record
 INITIAL_MEMORIES = 10  # the newest ones, if the query names no node
-NODES_MAX = 500  # shared nodes of a page of memories, unless the first memory has more
+NODES_MAX = 500  # nodes of a page, its memories included; the last memory of a page may exceed it
 EXAMINED_PER_EDGE = 4  # stored edges examined per edge of a page: filters of time or project may exclude most
 PAIRS_MAX = 20_000  # pairs of names examined per page; synonyms multiply the possible edges
 FIRST_EDGE = EdgeCursor(b"", b"")
@@ -42,8 +42,8 @@ FIRST_EDGE = EdgeCursor(b"", b"")
 def explore(
     graph: OwnerGraph, index: OwnerIndex, rows: RowsReader, names: Sequence[str], hops: int, moment: Moment
 ) -> Subgraph:
-    """Return the subgraph within `hops` (1 to 3) of the given nodes: keys, memory ids, URNs, or entity names. Nodes and
-    edges that do not count at the moment are included with marks. Raise InvalidRecord for a missing node."""
+    """Return the subgraph within `hops` (1 to 3) of the given nodes: keys, memory ids, URNs, or entity names. Edges
+    and memories that are not valid at the moment are included with marks. Raise InvalidRecord for a missing node."""
 
     now_ms = moment.now_ms
     initial: list[Vertex] = []
@@ -137,9 +137,9 @@ def explored_memory(row: MemoryRow, found: list[InvalidReason]) -> ExploredMemor
 def page(
     hot: HotOwner, index: OwnerIndex, graph: OwnerGraph, rows: RowsReader, query: GraphExplore, moment: Moment
 ) -> Subgraph:
-    """Return the page after `query.after`, as of the moment: first memories, newest first, with their links; then
-    edges. `rows` reads by slot. A page is limited by its reads: memories with links and similar memories, or edges with
-    ends. Shared nodes are repeated on each page with one of their memories, so each page is self-contained."""
+    """Return the page after `query.after`, as of the moment: first memories, newest first, with their links and
+    similar memories; then edges, with their ends. `query.limit` is the number of memories or edges. `rows` reads by
+    slot. Shared nodes are repeated on each page with one of their memories, so each page is self-contained."""
     shown = _Page(graph, moment.now_ms)
     ended: MemoryCursor | EdgeCursor | None
     if query.after is not None and (cursor := EdgeCursor.parse(query.after)) is not None:
@@ -194,9 +194,9 @@ class _Page:
 
 
 def _add_edges(shown: _Page, after: EdgeCursor, limit: int) -> EdgeCursor | None:
-    """Add edges to a page. Return its end; None after the last edge. Raise InvalidRecord."""
-    mark = shown.graph.mark
-    if after.store_id not in (b"", mark):
+    """Add edges to a page. Return the cursor of its end; None after the last edge. Raise InvalidRecord."""
+    store_id = shown.graph.mark
+    if after.store_id not in (b"", store_id):
         problem = "the state was rebuilt since that page: leave it out, and start with the first page"
         raise InvalidRecord.of("invalid_event", problem, "after")
     found = shown.graph.edges_after(after.name)
@@ -218,4 +218,4 @@ def _add_edges(shown: _Page, after: EdgeCursor, limit: int) -> EdgeCursor | None
         shown.add_node(edge.source)
         shown.add_node(edge.target)
         shown.edges.append(explored_edge(edge, shown.now_ms))
-    return EdgeCursor(mark, last) if next(found, None) is not None else None
+    return EdgeCursor(store_id, last) if next(found, None) is not None else None

@@ -38,7 +38,7 @@ OPENED_MAX = 400  # nodes and memories whose edges are read
 EDGES_MAX = 1_000
 NEWEST_MEMORIES = 200  # in addition to the best matches
 QUOTED_MEMORIES = 3  # of a fact, the newest ones
-_EVIDENCE_COUNTS = 0.5
+_EVIDENCE_WEIGHT = 0.5
 
 
 class _ScoredFact(NamedTuple):
@@ -143,7 +143,7 @@ class FactSearch:
         stated = {*stems(" ".join(texts).replace("_", " ").replace("-", " "))}
         rows = (self._row_of.get(one) for one in edge.evidence[-QUOTED_MEMORIES:])
         quoted = {stem for row in rows if is_readable(row) for stem in stems(row.content)}
-        points = (1.0 if stem in stated else _EVIDENCE_COUNTS if stem in quoted else 0.0 for stem in self._stems)
+        points = (1.0 if stem in stated else _EVIDENCE_WEIGHT if stem in quoted else 0.0 for stem in self._stems)
         return round(sum(points) / len(self._stems), 6)
 
     def _name(self, key: NodeKey) -> str:

@@ -47,7 +47,7 @@ def fitted(answer: Answer, limit_bytes: int) -> Answer:
 
 
 def failed(answer: Answer, reason: str, limit_bytes: int) -> Answer:
-    """Return an error in place of an answer that cannot be sent; without `applied` if that alone is too large."""
+    """Return an error in place of an answer that cannot be sent; without `applied` if it does not fit."""
     error = ErrorBody(code="too_large", message=reason, fields=[])
     failed_response = Response(query_id=answer.response.query_id, status="error", error=error)
     for response in (failed_response.model_copy(update={"applied": answer.response.applied}), failed_response):

@@ -134,7 +134,7 @@ def not_found(memory_id: str) -> InvalidRecord:
 def list_episodes(
     hot: HotOwner, index: OwnerIndex, rows: RowsReader, query: EpisodesList, now_ms: int, gap_ms: int
 ) -> list[EpisodeInfo]:
-    """Return episodes with members, newest first."""
+    """Return the episodes that have members, newest first."""
     members = _members(index)
     current = [e for e in index.episodes() if e.number in members and query.session_id in (None, e.session_id)]
     newest = sorted(current, key=lambda e: (e.last_ms, e.number), reverse=True)[: query.limit]

@@ -2,11 +2,11 @@
 step (`SteppedQueries`), for the index of a past moment of a large owner (`PastQueries`), for catch-up before an answer
 claims absence (`HeldQueries`), or for a position (`WaitingQuery`).
 
-Parked queries are stored as records of the input, and are read again after a crash.
+Parked queries are in memory only. After a crash, their records are read again from the input.
 
 An answer reflects a single state. An event of an owner therefore waits until the owner's begun answers are finished.
 
-A past index reflects the state at the query's offset; later commits are not visible."""
+A past index reflects the state at the start of its build; later commits are not visible."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
@@ -230,7 +230,7 @@ def unread_warning(record: Record) -> list[Warn]:
 
 
 class PastQueries(SteppedQueries[None]):
-    """The queries of one state partition whose past moments are being built, one by one of each tenant."""
+    """The queries of one state partition whose indexes of past moments are being built, one at a time per tenant."""
 
     def __init__(self, owners: Owners, embedder: Embedder, episode_gap_ms: int) -> None:
         super().__init__(lambda owner: owner.tenant_id)
@@ -260,7 +260,7 @@ class PastQueries(SteppedQueries[None]):
 
     def advance(self, tenant_id: str) -> ParkedQuery | None:
         """Take one step of a tenant's first query. After the last step, return the query, which can be answered now.
-        After an internal error or unreadable data, its answer has a warning."""
+        After an error, return it without the index: its answer builds the index again, or reports the error."""
         if not isinstance(query := self.next(tenant_id), SteppedQuery):
             return None
         with suppress(InvalidRecord, DecryptionFailed):

@@ -1,8 +1,8 @@
 """Query scheduling: a query is answered at once, or as soon as its conditions are met.
 
 A query reads applied records, and its effects join the transaction. It may wait for a position until its timeout, for
-the index of a past moment of a large owner, or for models. If it finds nothing during catch-up, it
-waits until the partition has caught up or its timeout."""
+the index of a past moment of a large owner, or for models. If it finds nothing during catch-up, it waits until
+the partition has caught up or its timeout."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -63,7 +63,7 @@ class Queries:
         self._partition, self._owners, self._answerer = partition, owners, answerer
         self._expansions, self._rules, self._now_ms, self._missing_state = expansions, rules, now_ms, missing_state
         self._model_queries = model_queries
-        self._received = QueryPool()  # queries with the results of their models
+        self._ready = QueryPool()  # queries with model results, after a hold, or restarted
         self.effects = EffectLog(partition, owners, rules)
         self._past_queries = PastQueries(owners, answerer.embedder, rules.episode_gap_ms)
         self._stepped = SteppedQueries[Outcome]()
@@ -71,7 +71,7 @@ class Queries:
         self._has_event = False  # whether an event waits for the answers in progress of its owner
         self._waiting: list[WaitingQuery] = []
         self._held = HeldQueries()
-        pools = self._past_queries, self._stepped, self._held, model_queries, self._received
+        pools = self._past_queries, self._stepped, self._held, model_queries, self._ready
         self._pools: list[QueryPool] = [pool for pool in pools if pool is not None]
         self._loading: set[Position] = set()  # of queries whose owner's index is loaded in steps
 
@@ -95,8 +95,8 @@ class Queries:
         `is_at_work` returns whether an owner's event or index has steps left, for which its queries wait."""
         outputs = self._step(is_at_work)
         for parked in self._held.release(self._now_ms(), caught_up=end or not self._missing_state()):
-            self._received.add(parked)
-        outputs += self._answer_received(is_at_work)
+            self._ready.add(parked)
+        outputs += self._answer_ready(is_at_work)
         outputs += self._end_waits(is_at_work, end)
         while end and (self._stepped or self._past_queries):
             self._update_rotation()
@@ -178,13 +178,13 @@ class Queries:
         """Answer the queries of finished model calls."""
         if self._model_queries is not None:
             for parked in self._model_queries.end(calls):
-                self._received.add(parked)
-        return self._answer_received(is_at_work)
+                self._ready.add(parked)
+        return self._answer_ready(is_at_work)
 
     def restart(self, owners: Collection[Owner]) -> None:
         """Restart the queries in progress of these owners, without earlier results."""
         for parked in [parked for pool in self._pools for parked in pool.take(lambda one: one.ask.owner in owners)]:
-            self._received.add(ParkedQuery(parked.ask, parked.warnings, NO_RESULTS, None))
+            self._ready.add(ParkedQuery(parked.ask, parked.warnings, NO_RESULTS, None))
 
     def due_ms(self) -> int | None:
         """Return the time of the next `advance` in epoch milliseconds; 0 is immediately."""
@@ -205,7 +205,7 @@ class Queries:
         return [query.ask for query in self._waiting]
 
     def held(self) -> list[Ask]:
-        """Return the queries that wait for another condition than a position. They are read again after a crash."""
+        """Return the queries that wait for another condition than a position."""
         return [parked.ask for pool in self._pools for parked in pool.queries()]
 
     def _begin(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
@@ -232,7 +232,7 @@ class Queries:
         if parked.composed is not None and not self._answerer.is_still_valid(parked.composed):
             parked = parked._replace(composed=None)
         if parked.composed is None and not self._rules.input_ends:
-            with suppress(InvalidRecord):  # an internal error becomes a warning of the answer
+            with suppress(InvalidRecord):  # after an internal error, the answer builds the index itself
                 if try_once(STEP, parked.ask.record.position, self._past_queries.begin, parked):
                     return []
         return self._ask_models(parked)
@@ -255,23 +255,23 @@ class Queries:
         return self._begin_answer(parked)
 
     def _plan_model_calls(self, parked: ParkedQuery) -> tuple[ModelRequests, Callable[[], ComposedAnswer | None]]:
-        """Return the model requests of a query, and the search meanwhile. Internal errors become warnings."""
+        """Return a query's model requests, and a function that composes the answer, or None after an internal error."""
         position, plan = parked.ask.record.position, self._answerer.plan_model_calls
         planned: tuple[ModelRequests, AnswerComposer | None] = ModelRequests(), None
         with suppress(InvalidRecord):
             planned = try_once(STEP, position, plan, parked.ask, parked.results, parked.composed)
         requests, compose = planned
 
-        def find_or_none() -> ComposedAnswer | None:
+        def compose_or_none() -> ComposedAnswer | None:
             with suppress(InvalidRecord, DecryptionFailed):
                 return None if compose is None else try_once(STEP, position, compose)
             return None
 
-        return requests, find_or_none
+        return requests, compose_or_none
 
-    def _answer_received(self, is_at_work: Callable[[Owner], bool]) -> list[Output]:
-        """Answer the queries whose model calls have all finished, unless an event of the owner is in steps."""
-        ready = self._received.take(lambda parked: not is_at_work(parked.ask.owner))
+    def _answer_ready(self, is_at_work: Callable[[Owner], bool]) -> list[Output]:
+        """Continue the queries that need not wait any longer, unless an event of the owner is in steps."""
+        ready = self._ready.take(lambda parked: not is_at_work(parked.ask.owner))
         return [output for parked in ready for output in self._guarded(self._start, parked)]
 
     def _begin_answer(self, parked: ParkedQuery) -> list[Output]:
