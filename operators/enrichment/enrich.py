@@ -282,18 +282,18 @@ class PartitionEnrichment:
         call = self._calls[number] = AsyncCall(tuple(batch.requests), partial(_ask, self._enricher), completion)
         self._enricher.runtime.submit([call])
 
-    def _on_barrier(self, mark: Barrier) -> list[EnrichmentOutput | OutputBarrier]:
+    def _on_barrier(self, barrier: Barrier) -> list[EnrichmentOutput | OutputBarrier]:
         """Return the progress at a barrier: the offsets of open requests. The last barrier closes the partition."""
         positions = sorted(self._open_positions())
         open_offsets = {positions[0].source: tuple(one.offset for one in positions)} if positions else {}
-        barrier = OutputBarrier(self._number, mark.number, open_offsets, mark.last, has_nothing_to_sync)
-        if not mark.last:
-            return [barrier]
+        progress = OutputBarrier(self._number, barrier.number, open_offsets, barrier.last, has_nothing_to_sync)
+        if not barrier.last:
+            return [progress]
         self._enricher.runtime.cancel(self._calls.values())
         self._batches.clear()
         self._calls.clear()
         self._partition = None
-        return [*(Ack(source, offsets) for source, offsets in open_offsets.items()), barrier]
+        return [*(Ack(source, offsets) for source, offsets in open_offsets.items()), progress]
 
     def _open_positions(self) -> Iterator[Position]:
         waiting = (batch.requests for batch in self._batches.values())

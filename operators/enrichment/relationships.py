@@ -287,7 +287,7 @@ def _read_resolve(
                 raise RejectedClaim("unknown_id")
             confidence = results.check_confidence(claim, confidence_min)
             quote = claim["evidence"]
-            if not frame.contains_quote(memory.content, quote) or not _names(quote, name, entity):
+            if not frame.contains_quote(memory.content, quote) or not _mentions(quote, name, entity):
                 raise RejectedClaim("no_evidence")
             if name in joined:  # a second entity for the name would merge two known entities
                 raise RejectedClaim("duplicate")
@@ -298,7 +298,7 @@ def _read_resolve(
     return claims
 
 
-def _names(evidence: str, name: str, entity: ShownEntity) -> bool:
+def _mentions(evidence: str, name: str, entity: ShownEntity) -> bool:
     """Return whether a quote contains the name or, as authors rarely name themselves, a part of the entity's name."""
     parts = [one for one in entity.name.split() if len(one) >= _NAME_PART_CHARACTERS]
     return any(frame.contains_name(evidence, one) for one in (name, *parts))

@@ -1,8 +1,8 @@
 """Enrichment requests of an event: a pure function of state, event and settings.
 
 A new memory, or a memory with a new text, causes one request for all its tasks. A derived memory is only compared with
-similar ones, to find contradictions; nothing is derived from it again. Facts are extracted from messages of users and
-of the assistant, which may promise or recommend something, but not from texts of systems and tools."""
+similar ones, to find contradictions; nothing is derived from it again. Facts are extracted from messages of users, of
+the assistant, which may promise or recommend something, and of authors with a name; not from other texts of tools."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -204,13 +204,13 @@ _Pair = tuple[Entry, float | None]  # a memory and its similarity
 
 
 def similar(view: View, memory: RememberedMemory, enrichment: EnrichmentTasks) -> list[ShownMemory]:
-    """Return the memories that a new memory may agree with, refine or contradict; none while its vector is missing.
+    """Return the memories that a new memory may agree with, refine or contradict.
 
-    With semantic vectors, these are memories whose cosine is in the ambiguous range, the closest first. Vectors of
-    spellings are less reliable, so without semantic vectors these are memories that share a subject and further words.
-    A subject is an entity, the user that facts are about, or the author. The author is the subject of all their
-    messages, so two shared words are needed; one is enough for other subjects. Facts are short and need one word less.
-    Memories are ordered by the number of shared words, then newest first.
+    With semantic vectors, these are memories whose cosine is in the ambiguous range, the closest first; none while the
+    new memory's vector is missing. Vectors of spellings are less reliable, so without semantic vectors these are
+    memories that share a subject and further words. A subject is an entity, the user that facts are about, or the
+    author. The author is the subject of all their messages, so two shared words are needed; one is enough for other
+    subjects. Facts are short and need one word less. The order is by the number of shared words, then newest first.
 
     The number of compared memories is limited: the closest by sketch among the newest, the newest of each named entity,
     and for a fact the newest of its kind."""
@@ -293,7 +293,7 @@ def _of_memory(
     existing, in_doubt = (
         entities(view, row) if is_original and (enrichment.relationships or enrichment.facts) else ([], False)
     )
-    # By a person or the assistant, and not by a system or a tool.
+    # A text of a system or tool counts only if it has a named author.
     is_spoken = row.role in _SPEAKER_ROLES or (row.role is not None and row.name is not None)
     is_due: dict[Task, bool] = {
         "embed": enrichment.embed and memory.vectors is None,
