@@ -93,7 +93,7 @@ def with_derived(view: View, entry: Entry) -> Iterator[Entry]:
 
 
 def withdraw(view: View, seq: int, edited: tuple[int, bool]) -> None:
-    """End the memories derived from the old text of a memory, which changed at the event time `edited`."""
+    """End memories, and delete summaries, derived from a memory's text before its change at event time `edited`."""
     existing = view.derivatives(seq)
     for one in existing.memories:
         _end(view, view.entry(one), edited)
@@ -103,8 +103,8 @@ def withdraw(view: View, seq: int, edited: tuple[int, bool]) -> None:
 
 
 def _end(view: View, entry: Entry, edited: tuple[int, bool]) -> None:
-    """End a derived memory with a new version without entities and relations. If neither time is from the log, it ends
-    at 0 (epoch), so that each replay gives the same result."""
+    """End a derived memory with a new version without entities and relations. It ends at the event or ingestion time,
+    whichever is earlier; if neither is from the log, at 0 (epoch), so that each replay gives the same result."""
     current = view.current(entry.id)
     if current is None:
         raise KeyError(f"memory {entry.seq} has no head")

@@ -148,7 +148,7 @@ def follow_change(
     removed: Iterable[int],
     ends: Iterable[EpisodeLogEntry],
 ) -> None:
-    """Apply an event's changes in the index's projects: memories with vectors, removed memories, ended episodes."""
+    """Apply an event's changes to a project index: memories with vectors, removed memories, ended episodes."""
     index = scoped.index
     index.remove(*removed)
     for entry, vectors in entries:

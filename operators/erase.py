@@ -48,7 +48,7 @@ def is_erased(hot: HotOwner, write: Write) -> bool:
 
 
 def plan(partition: Partition, write: Write, event: UserErase, part: Iterable[Owner] | None = None) -> Erasure:
-    """Read and return the erasure of `part` of the user's owners; without `part`, of all, with the tombstone."""
+    """Return the erasure of `part` of the user's owners, or of all owners together with the tombstone."""
     at_ms, is_logged = event_time(write)
 
     def is_due(owner: Owner) -> bool:

@@ -27,7 +27,7 @@ class EnrichmentTasks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The settings that shape the state, and the properties of the environment."""
+    """The settings that shape the state, and the properties of the deployment."""
 
     model: str  # the name of the embedder
     episode_gap_ms: int

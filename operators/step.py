@@ -111,7 +111,7 @@ class StateStep:
         return outputs + self.apply(chain.from_iterable(value.items for value in inputs if isinstance(value, Batch)))
 
     def apply(self, items: Iterable[Item]) -> list[Output]:
-        """Process one batch. Return the outputs of its items, then the completed offsets."""
+        """Process one batch. Return the outputs of its items, then the acknowledgements of its records."""
         outputs: list[Output] = []
         offsets: dict[str, list[int]] = defaultdict(list)
         for item in items:

@@ -1,4 +1,4 @@
-"""The view of one event: readable records of its owner, and effects that count only as a whole."""
+"""The view of one event: reads of its owner's records, and effects that apply only as a whole."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -252,7 +252,7 @@ class View:
         self._usage[current.seq] = usage
 
     def end_episode(self, session_id: str | None, at_ms: int, ended: EpisodeRow) -> None:
-        """Store an explicitly ended episode, and the position of its end."""
+        """Store an explicitly ended episode, and its end in the episode log."""
         self._ends.append(rows.EpisodeLogEntry(self.change, self.ingested_ms, session_id, at_ms, None))
         self._log_episode(self._ends[-1])
         self.put_episodes(session_id, [ended])

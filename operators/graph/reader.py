@@ -146,8 +146,8 @@ def _newest_of_cycles(newer_of: Mapping[int, list[int]]) -> set[int]:
 
 
 def _components(edges: Mapping[int, list[int]]) -> Iterator[set[int]]:
-    """Yield the strongly connected components of a graph, by Kosaraju's algorithm in linear time. The dependency
-    networkx (19 MB) would be needed for this function only."""
+    """Yield the strongly connected components of a graph, by Kosaraju's algorithm in linear time. The optional
+    dependency networkx (19 MB) may be missing here."""
     reverse_edges: dict[int, list[int]] = {}
     for node, others in edges.items():
         for other in others:
