@@ -72,7 +72,7 @@ class Columns:
     values: Mapping[str, AnyColumn]  # (n,) by column name
     weights: Weights  # a number per column, or (n,) per column if memories are of several kinds
     complete: bool = True  # whether the columns are independent of the permitted memories
-    first: tuple[int, Column] | None = None  # the number of the first columns and their sum, if known
+    partial_sum: tuple[int, Column] | None = None  # the number of the first columns, and their sum, if known
     # mean and deviation of the columns of z-scores
     standards: Mapping[str, words.ZScores] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -98,7 +98,7 @@ class Columns:
             weights = np.array([self.weights[name] for name in self.values], np.float64)
             summed: Column = weights @ np.array([np.asarray(column) for column in self.values.values()])
             return summed
-        count, known = self.first or (0, np.zeros(len(next(iter(self.values.values())))))
+        count, known = self.partial_sum or (0, np.zeros(len(next(iter(self.values.values())))))
         total: Column = known.copy()
         for name, column in islice(self.values.items(), count, None):
             add_weighted(total, column, self.weights[name])
@@ -132,7 +132,7 @@ def compute(
     chosen = np.arange(conversation.size) if complete or permitted is None else permitted
     # late interaction for the best memories by the other columns and the cosine
     if not complete and len(chosen) > CUT_BEST:
-        found = replace(found, first=(len(found.values), found.score()))
+        found = replace(found, partial_sum=(len(found.values), found.score()))
         late_weight = sum(weights.get(name, 0.0) for name in words.NAMES)
         score = -found.score() - COSINE_STAND_IN * late_weight * dense
         if len(chosen) < len(score):
@@ -141,7 +141,7 @@ def compute(
     values = words.columns(index, words.units(index, question, query), chosen)
     wanted = {name: standard.scores for name, standard in values.items() if name in weights}
     standards = {name: standard for name, standard in ({"dense": cosines} | values).items() if name in weights}
-    return Columns({**found.values, **wanted}, weights, complete, found.first, standards)
+    return Columns({**found.values, **wanted}, weights, complete, found.partial_sum, standards)
 
 
 def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Container[str]) -> dict[str, AnyColumn]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from recallflow.limits import FILTER_MEMBERS_MAX, FILTER_PAST_MEMBERS_MAX
 from recallflow.operators.graph.reader import given_entities
-from recallflow.operators.graph.reader import superseded as refined
+from recallflow.operators.graph.reader import superseded as superseded_seqs
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
 from recallflow.responses import Warn
@@ -145,5 +145,5 @@ def superseded(graph: OwnerGraph, index: OwnerIndex, moment: Moment) -> Mask | N
     """Return a mask (n,) in conversation order of the memories superseded by the moment, or None if there are none."""
     if moment.history or not graph.superseded():
         return None
-    seqs = refined(graph, moment.now_ms)
+    seqs = superseded_seqs(graph, moment.now_ms)
     return np.isin(index.conversation.facts["seq"], [*seqs])

@@ -74,7 +74,7 @@ def signal_by_vector(
                 columns,
                 values={**columns.values, "dense": dense},
                 weights=weights_of(index, WEIGHTS["spelling"]),
-                first=None,
+                partial_sum=None,
             )
         problems = () if embedding.problem is None else (embedding.problem,)
         return Signal(columns, uses_vectors=fallback is not None, took_ms=embedding.took_ms, warnings=problems)

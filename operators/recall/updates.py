@@ -106,7 +106,7 @@ class _Compared:
         alike: (n, n), cosines of their vectors.
         fits: (n,), cosines with the vector of the question.
         holds: (n, words), 1 if a statement holds the word, else 0.
-        held: (n, words), the square root of the word's rarity if a statement holds it, else 0.
+        root_rarity: (n, words), the square root of the word's rarity if a statement holds it, else 0.
         is_asked: (words,), whether the question holds the word.
         share: (n, n), the share of words in common, by rarity, in the statement with fewer words.
         common: (n, n), the number of words in common.
@@ -121,8 +121,8 @@ class _Compared:
         cosines = vectors @ vectors.T
         self.alike, self.fits = cosines[:-1, :-1], cosines[:-1, -1]
         self.holds, worths, self.is_asked = _words(readings)
-        self.held = self.holds * worths
-        shared = self.held @ self.held.T
+        self.root_rarity = self.holds * worths
+        shared = self.root_rarity @ self.root_rarity.T
         sums = np.maximum(shared.diagonal(), 1e-9)
         self.share = shared / np.minimum(sums[:, None], sums)
         self.common = self.holds @ self.holds.T
@@ -185,7 +185,7 @@ def _features(compared: _Compared, candidates: UpdateCandidates, pairs: npt.NDAr
     mean = float((alike.sum() + prior_pairs * USUAL_MEAN) / (len(alike) + prior_pairs))
     variance = (((alike - mean) ** 2).sum() + prior_pairs * USUAL_DEVIATION**2) / (len(alike) + prior_pairs)
     spread = float(variance**0.5) + 0.05
-    rarity_unasked = compared.held[:, ~compared.is_asked]
+    rarity_unasked = compared.root_rarity[:, ~compared.is_asked]
     fits, changes = compared.fits, np.maximum(cue["change"], cue["ended"])
     common = compared.attributes[pair]
     pair_values = {

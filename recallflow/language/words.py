@@ -29,7 +29,7 @@ _KINDS = regex.compile(
 _HANGUL = re.compile("[\uac00-\ud7a3]")
 _ENGLISH_BYTES = 16 * 1024 * 1024
 _OTHER_BYTES = 4 * 1024 * 1024
-_BY_SCRIPT = {"greek": "greek", "armenian": "armenian", "tamil": "tamil"}  # languages without a table
+_ALGORITHM_OF_SCRIPT = {"greek": "greek", "armenian": "armenian", "tamil": "tamil"}  # languages without a table
 _ENDINGS_MOST = 3  # removed endings: a word may have several in sequence
 
 
@@ -129,7 +129,7 @@ latin_stems: tuple[BoundedCache[str, str], ...] = tuple(
     BoundedCache(_stemmed(table), _ENGLISH_BYTES if table is ENGLISH else _OTHER_BYTES) for table in LATIN
 )
 _snowballs = {table.code: _snowball(table.stemmer) for table in BY_SCRIPT.values() if table.stemmer}
-_snowballs |= {script: _snowball(algorithm) for script, algorithm in _BY_SCRIPT.items()}
+_snowballs |= {script: _snowball(algorithm) for script, algorithm in _ALGORITHM_OF_SCRIPT.items()}
 
 
 def _stem_of_script(word: str) -> str:
