@@ -81,7 +81,7 @@ def ranking_warnings(inputs: RankingInput, ranking: Ranking, rows: Rows, judged:
         found.append(Warn(code="rows_missing", detail=f"{gone} ranked memories are no longer stored"))
     found += redaction.warnings_of(rows)
     if (min_relevance := inputs.query.min_relevance) is not None and permitted and not count:
-        detail = f"none of {permitted} memories has a relevance of {min_relevance:g}"
+        detail = f"none of {permitted} memories has a relevance of {min_relevance:g} or more"
         found.append(Warn(code="nothing_relevant", detail=detail))
     elif judged.is_unanswerable:
         detail = f"most likely none of {permitted} memories holds the answer (answerable {judged.answerable:.2f})"
@@ -134,7 +134,7 @@ def compose_answer(
         detail = f"skipped {' and '.join(run.dropped)} to finish within {query.sla_target_ms:g} ms"
         warnings.append(Warn(code="deadline", detail=detail))
     if reranked is not None and reranked.failure is not None:
-        detail = f"{reranked.model}: {reranked.failure}; the first pass alone ordered these"
+        detail = f"{reranked.model}: {reranked.failure}; the memories keep the order of the first ranking"
         warnings.append(Warn(code="rerank_failed", detail=detail))
     warnings += [*permitted.warnings, *signal.warnings]
     memories, rows = _memories(run, signal, ranked, expanded), expanded.rows[: len(ranking.positions)]

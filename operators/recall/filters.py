@@ -136,7 +136,7 @@ class Filtering:
         if self._unknown:
             found.append(Warn(code="unknown_entity", detail=f"filters: no entity is named {', '.join(self._unknown)}"))
         if self._cut:
-            detail = f"only the newest memories of {', '.join(self._cut)} were looked at; others of theirs are left out"
+            detail = f"only the newest memories of {', '.join(self._cut)} were considered; the others are left out"
             found.append(Warn(code="filter_cut", detail=detail))
         return found
 

@@ -181,7 +181,7 @@ CONTEXT_TOKENS = 2_000  # default budget of a context
 NEVER_REWRITTEN: frozenset[Mode] = frozenset({"recency", "episode"})
 _INSTEAD: Mapping[LlmStep, str] = {
     "select_categories": "all categories were loaded",
-    "check_sufficiency": "the memories stay",
+    "check_sufficiency": "the answer keeps its memories",
     "rewrite": "only the question itself was asked",
 }
 
@@ -243,7 +243,7 @@ def llm_warnings(query: Recall, results: ModelResults, left_out: int, *, has_mod
         missed = "; ".join(f"{step}: {_INSTEAD[step]}" for step in requested)
         return [Warn(code="llm_off", detail=f"no language model is configured; {missed}")]
     idle = [step for step in requested if step not in results.calls]
-    found = [Warn(code="llm_skipped", detail=f"nothing to ask for {' and '.join(idle)}")] if idle else []
+    found = [Warn(code="llm_skipped", detail=f"{', '.join(idle)}: nothing to ask the model")] if idle else []
     if left_out:
         count = f"{left_out} subquer{'ies were' if left_out > 1 else 'y was'}"
         detail = f"rewrite: {count} not answered, because an event of the owner arrived"

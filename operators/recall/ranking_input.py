@@ -73,9 +73,9 @@ def query_warnings(query: Recall) -> list[Warn]:
     """Return warnings about values that are clamped, cut or have no effect."""
     warnings = []
     if not K_MIN <= query.k <= K_MAX:
-        warnings.append(Warn(code="k_clamped", detail=f"k was {query.k}; {K_MIN} to {K_MAX} are answered"))
+        warnings.append(Warn(code="k_clamped", detail=f"k was {query.k}; it is limited to {K_MIN} to {K_MAX}"))
     if not HOPS_MIN <= query.traversal_depth <= HOPS_MAX:
-        detail = f"traversal_depth was {query.traversal_depth}; {HOPS_MIN} to {HOPS_MAX} are followed"
+        detail = f"traversal_depth was {query.traversal_depth}; it is limited to {HOPS_MIN} to {HOPS_MAX}"
         warnings.append(Warn(code="depth_clamped", detail=detail))
     if len(query.query.strip()) > QUERY_CHARACTERS:
         warnings.append(Warn(code="query_cut", detail=f"only the first {QUERY_CHARACTERS} characters were read"))

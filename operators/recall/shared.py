@@ -164,7 +164,7 @@ class QuestionVectors:
         if matrix.shape != expected:
             return self._warn("wrong_dimension", f"{name} gave an array of {matrix.shape}, not {expected}")
         if not (np.isfinite(matrix).all() and np.isfinite(tokens).all()):
-            return self._warn("embedding_fallback", f"{name} gave a vector that is not of numbers")
+            return self._warn("embedding_fallback", f"{name} gave a vector with infinity or NaN")
         for rows in (matrix, tokens):
             rows.setflags(write=False)
         return TextVectors(matrix[0], tokens)
