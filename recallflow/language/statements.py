@@ -41,7 +41,7 @@ class StatementReading(NamedTuple):
         attributes: bits of its words for personal attributes, such as a place of residence.
         cues: kinds of its cues, as bits in the order of `CUES`.
         persons: rows of its nouns for persons; also `_SOMEBODY` if another cue indicates a person.
-        name: identity of its first word if this is probably a name: an unknown word with a capital.
+        name: identity of its first or second word if this is probably a name: an unknown word with a capital.
         numbers: numbers as written.
         is_own: whether it refers to the writer: "I", or "my" before a noun that is not a person."""
 
@@ -136,7 +136,7 @@ def _read(text: str) -> tuple[StatementReading, tuple[int, ...]]:
 
 
 def _name(text: str, looked_up: WordRows) -> int | None:
-    """Return the first word, or the second after a word without meaning, if it is unknown and has a capital."""
+    """Return the identity of the first unknown word with a meaning among the first two, if it has a capital."""
     for word, rows in [*zip(looked_up.words, looked_up.rows, strict=True)][:2]:
         if not rows and len(word) > 2 and word not in looked_up.table.function_words:
             begin = text[: len(word) + 4]

@@ -60,7 +60,7 @@ class WordRows(NamedTuple):
 
 class WordVectors:
     """The table, and the lookup of a text's words in it. Threads may share it. The vectors are `codes` (words,
-    dimension) int8 times `scales` (words, 1); a vector's L2 norm is its word's weight. `marks` of words are by row."""
+    dimension) int8 times `scales` (words, 1); a vector's L2 norm is its word's weight. `marks` are bits, by row."""
 
     def __init__(self) -> None:
         with TABLE.open("rb") as file, np.load(file) as stored:
@@ -174,7 +174,7 @@ class WordVectors:
         return self._rows_of[table.code]
 
     def _lexicon(self, table: Table) -> dict[str, Rows]:
-        """Return the rows by form and, in a language with blanks, by stem."""
+        """Return the rows by form and, in a language with spaces, by stem."""
         if table.code not in self._lexicons:
             with TABLE.open("rb") as file, np.load(file) as stored:
                 forms, first, further, stemmed = (stored[f"{table.code}_{part}"] for part in PARTS)

@@ -67,7 +67,7 @@ def pairs(run: str, table: Table) -> Iterator[tuple[str, int]]:
 
 
 def _separator(table: Table) -> regex.Pattern[str]:
-    """Return the pattern of function words and particles, which separate words. It skips longer words with them."""
+    """Return the pattern of function words and particles, which separate words. It skips the `whole_words`."""
     whole, function_words = (
         "|".join(map(regex.escape, sorted(words, key=lambda word: (-len(word), word))))
         for words in (table.whole_words, table.function_words)
