@@ -41,7 +41,7 @@ async def await_applied(client: AsyncCalls, user_id: str, position: Position) ->
 
 @contextmanager
 def guard_query_before_write() -> Iterator[None]:
-    """Guard queries before a write. Raise NothingWritten if one fails, because QueryTimeout means a stored write."""
+    """Guard queries before a write. Raise NothingWritten if one fails; QueryTimeout would mean a stored write."""
     try:
         yield
     except (QueryTimeout, DeliveryFailed) as error:

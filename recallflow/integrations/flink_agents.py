@@ -1,11 +1,11 @@
 """Flink Agents: a long-term memory of one user.
 
-    memory = RecallLongTermMemory(client=client, user_id="ann")  # in an action, by the user of its event
+    memory = RecallLongTermMemory(client=client, user_id="ann")  # in an action, for the user of its event
     chats = memory.get_memory_set("chats")
     await ctx.durable_execute_async(chats.add, "I am allergic to peanuts")
 
 A memory set is a session of the user, and an item is a memory. Writes return once they are applied, so later reads see
-them. A delete forgets permanently. It queries the items first, and raises NothingWritten if that query fails.
+them. A delete forgets permanently. If it queries items first, and the query fails, it raises NothingWritten.
 
 There is no `switch_context`: your program gives the user id, not Flink's key. So a memory set always belongs to one
 user, also in calls that run after the action of another key has begun."""

@@ -162,7 +162,7 @@ def _is_filterable(name: object, value: object) -> bool:
 
 
 def _text(value: Mapping[str, Any], paths: Sequence[str]) -> str:
-    """Return the indexed text of a value: the texts at the paths, without paths all texts, without texts the JSON."""
+    """Return the indexed text of a value: the texts at the paths, or all texts if there are none, or else its JSON."""
     found = [text for path in paths for text in get_text_at_path(value, path)] if paths else [*_texts(value)]
     text = "\n".join(found)
     return text if text.strip() else json.dumps(value, ensure_ascii=False)

@@ -165,10 +165,10 @@ class Verbs(ABC):
             session: session of the question.
             mode: ranking mode.
             filters: conditions on memories.
-            as_of: time of the question.
-            after: positions to apply before the answer (default: the client's own last write), such as another
-                program's write; `()` for none. If they are not applied within the time limit, the answer has the
-                warning `stale_read`.
+            as_of: moment of the past that the question is about.
+            after: positions of writes to apply before the answer, such as another program's (default: the client's own
+                last write; `()` for none). If they are not applied within the time limit, the answer has the warning
+                `stale_read`.
             timeout_s: time limit of the answer.
             fields: other fields of a `recall` event (`max_tokens`, `strategy`, `min_relevance`, …).
 
