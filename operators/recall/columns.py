@@ -14,9 +14,9 @@ BM25 scores of `words.py`, as s/(s + 5) or a logarithm of s.
 | around | the sum of `own` over two memories on each side in its episode, plus the sum over four |
 | phrase | adjacent question words that are adjacent in the memory, by idf (`phrase_column`) |
 | answers | 0.1·z(cosine) + OWN/(OWN + 5) of the previous memory, if it is another author's question |
-| borrowed | the excess of the previous memory's `own`, if it is another author's question; less for long memories |
+| borrowed | how far `own` of the previous memory, another author's question, exceeds its own; less for long texts |
 | length | logarithm of the number of words, minus its mean |
-| speaker, speaker_asks | 1 if the memory belongs to the only named participant; and if it also ends in a question |
+| speaker, speaker_asks | 1 if it belongs to the only participant asked about; 1 if it also ends in a question |
 | speaker_of_two | `speaker` in chats between two people, who mostly write about themselves |
 | subject | 1 if the question names several participants and the memory belongs to the first |
 | assistant | 1 if an assistant wrote it in a user's chat |
@@ -59,9 +59,9 @@ NEAR_DAYS = 2
 BRIEF = 10  # words of an answer that is understood only with its question
 SAME_DATE = 2.0  # maximum of the date column
 NEAR_DATE = 1.5
-# The bound of late interaction, the costliest part of a large owner's signal. With more memories than `CUT_ABOVE`, an
-# owner has it for the `CUT_BEST` best permitted memories by the other columns; the rest have the mean, 0. Verified for
-# every kind of chat: the answers equal those without the bound.
+# The bound of late interaction, the costliest part of a large owner's signal. For more memories than `CUT_ABOVE`, it is
+# computed for the `CUT_BEST` best permitted memories by the other columns; the rest have the mean, 0. For every kind of
+# chat, the answers were verified to equal those without the bound.
 CUT_ABOVE, CUT_BEST = 2_000, 200
 
 
@@ -114,8 +114,8 @@ class Columns:
 def compute(
     index: OwnerIndex, question: Question, query: TextVectors, weights: Weights, permitted: Positions | None = None
 ) -> Columns:
-    """Return all columns that `weights` names. `query` holds vectors of the question's own words. By default all
-    positions are `permitted`."""
+    """Return all columns that `weights` names. `query` holds the vectors of the question and of its tokens. By default
+    all positions are `permitted`."""
     conversation = index.conversation
     columns: dict[str, AnyColumn] = {**fact_columns(index, question)}
     words.spend_scan(index)
@@ -236,8 +236,8 @@ def _brevity(index: OwnerIndex) -> Column:
 
 
 def date_column(created_ms: npt.NDArray[np.int64], dates: tuple[DateMention, ...]) -> Column:
-    """Return how well each event time (UTC) fits the best of the dates: 2 for the day, 1.5 for the month and within 2
-    days, because people often write about a day soon after, 1 for the month, 0.3 for a year alone."""
+    """Return how well each event time (UTC) fits the best of the dates: 2 for the day, 1.5 within 2 days of it in its
+    month (people often write about a day soon after it), 1 for the month, 0.3 for a year alone."""
     days = created_ms.astype("datetime64[ms]").astype("datetime64[D]")
     months = days.astype("datetime64[M]")
     year = months.astype("datetime64[Y]").astype(np.int64) + 1970

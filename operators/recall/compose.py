@@ -232,7 +232,7 @@ def _memories(run: QueryRun, signal: Signal, ranked: Ranked, expanded: Expanded)
 def _explained(run: QueryRun, signal: Signal, ranked: Ranked, rows: Rows) -> list[dict[str, Any]]:
     """Return the reasons of each ranked memory, and the parts of its score."""
     query, ranking = run.query, ranked.ranking
-    # Without the question's vector, similarity is spelling, for every model.
+    # Without the question's vector, texts are compared by their spelling, whatever the embedder.
     kind = run.engine.embedder.kind if signal.vector is not None else "spelling"
     names = partial(ranked.graph.names, query.entity_urns, run.question.text)
     reasons = why.why(ranked.inputs, ranking, rows, signal.columns, kind, run.rows, names)

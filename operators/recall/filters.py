@@ -1,4 +1,4 @@
-"""Filters: computes a mask over all positions of the memories that may be in an answer, before any cut to k."""
+"""Filters: masks, over all positions, of the memories that may be in an answer. They apply before any cut to k."""
 
 import operator
 from collections.abc import Iterable

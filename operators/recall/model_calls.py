@@ -45,7 +45,7 @@ LLM_STEPS: tuple[LlmStep, ...] = get_args(LlmStep)
 
 
 class ModelRequests(NamedTuple):
-    """The requests before a query can be answered. All of them are sent at the same time."""
+    """The model requests that a query waits for. All of them are sent at the same time."""
 
     prompts: Mapping[LlmStep, Prompt] = MappingProxyType({})  # for the language model, by step
     texts: Sequence[str] = ()  # for the embedding service
@@ -63,7 +63,7 @@ class CallResult(NamedTuple):
     model: str
     took_ms: float
     result: Any = None  # an object of the prompt's schema, vectors, or a reranker's scores by `rerank_key`
-    failure: str | None = None  # the error code (of a reranker, its message); None on success
+    failure: str | None = None  # the error code, or a reranker's error message; None on success
     tokens: int = 0
     prompt: Prompt | None = None  # a language model's result is valid for this prompt only
 

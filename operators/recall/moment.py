@@ -147,7 +147,7 @@ def snapshot(hot: HotOwner) -> Snapshot:
     them."""
     tables = keys.ENTRY, keys.PAST_ENTRY, keys.VECTORS, keys.PAST_VECTORS, keys.EPISODE, keys.EPISODE_LOG
     scans = {table: hot.scan(table) for table in tables}
-    return {table: chain([*islice(scan, 1)], scan) for table, scan in scans.items()}  # the first record opens a scan
+    return {table: chain([*islice(scan, 1)], scan) for table, scan in scans.items()}  # a scan opens at its first record
 
 
 def build(owner: Owner, records: Snapshot, moment: Moment, model: str, dimension: int, gap_ms: int) -> OwnerIndex:

@@ -88,8 +88,8 @@ def ranked_only(engine: Engine, request: RecallRequest, results: ModelResults = 
 def plan_model_calls(
     engine: Engine, request: RecallRequest, results: ModelResults, composed: ComposedAnswer | None
 ) -> tuple[ModelRequests, AnswerComposer | None]:
-    """Return the model requests before a query can be answered, and a function that composes the answer meanwhile.
-    Without requests the function composes the whole answer."""
+    """Return the model requests that a query waits for, and a function that composes the answer meanwhile, or None if
+    the answer depends on their results. Without requests the function composes the whole answer."""
     if composed is not None:
         return ModelRequests(texts=_texts_to_embed(composed.run, results)), lambda: composed
     run = _begin(engine, request, results)
@@ -137,7 +137,7 @@ def _texts_to_embed(run: QueryRun, results: ModelResults) -> list[str]:
 
 
 def _may_rerank(engine: Engine, results: ModelResults, tuning: Tuning) -> bool:
-    """Return whether reranker scores are still missing, if there is time for them."""
+    """Return whether a reranker may order the answer in this mode, and has not been called yet."""
     return tuning.mode in model_calls.RERANKED_MODES and "rerank" in engine.models and "rerank" not in results.calls
 
 
@@ -264,7 +264,7 @@ def _languages(index: OwnerIndex) -> list[int]:
 
 @cached_per_index
 def participants(index: OwnerIndex) -> list[str]:
-    """Return the authors of current memories, at most those with the most memories."""
+    """Return the authors of current memories; of more than `PARTICIPANTS_MAX`, those with the most memories."""
     conversation = index.conversation
     authors = conversation.authors[conversation.authors >= 0]
     if len(authors) > PARTICIPANTS_MAX:

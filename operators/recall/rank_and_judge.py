@@ -115,8 +115,8 @@ def _dense_by(
 
 
 def rank_candidates(run: QueryRun, permitted: Positions, signal: Signal, min_count: int = 0) -> Ranked:
-    """Rank the permitted memories, at least `min_count` of them. For 0, rank the query's k, or more if a reranker has
-    scored them."""
+    """Rank the permitted memories, and return the best: as many as the answer may have, or `min_count` if that is
+    more."""
     query, tuning, min_relevance = run.query, run.tuning, run.query.min_relevance
     scores = run.results.rerank_scores
     is_whole = tuning.mode == "episode"  # an episode must keep all its members

@@ -88,8 +88,8 @@ class QuestionVector(NamedTuple):
 class QuestionVectors:
     """The question model behind a cache of one hour. An embedding service is called elsewhere, and its result is passed
     to `receive`. If the service fails, a copy of the same model in this process replaces it, if there is one. Vectors
-    of different models are never compared. Without a vector of the stored model, `fallback` therefore embeds both the
-    question and the compared texts."""
+    of different models are never compared. If the model gives no vector, `fallback` therefore embeds both the question
+    and the compared texts."""
 
     def __init__(
         self, embedder: Embedder, fallback: Embedder | None, timer: Callable[[], float], size: int = CACHED_QUESTIONS

@@ -39,7 +39,7 @@ from recallflow.state.rows import MemoryRow
 class Engine:
     """Dependencies of recall other than an owner's state."""
 
-    shared: Shared  # what all partitions of a process share, such as the question model
+    shared: Shared  # objects that all partitions of a process share, such as the question model
     rows: Callable[[HotOwner, OwnerIndex, list[int]], list[MemoryRow | None]]  # reads rows by slot
     episode_gap_ms: int
     timer: Callable[[], float]  # seconds from any origin, for the durations in responses
@@ -144,7 +144,7 @@ class Ranked(NamedTuple):
     ranking: Ranking
     graph: QueryGraph  # the graph as this query uses it
     judged: Judgement  # the relevance of the ranked memories
-    updates: Mapping[int, Replacement]  # which memory updates which, by position
+    updates: Mapping[int, Replacement]  # the memory that updates it, by position of an updated memory
     further: FurtherMemories  # ranked memories beyond the answer, if the query wants a context
 
 

@@ -23,9 +23,9 @@ from recallflow.state.arrays import Column, Ints, Mask
 
 BEST = 12  # memories to compare
 FOLLOWED = 4  # the best of these, whose next message is compared too: a correction often says little more than "not"
-UPDATED_AMONG_MANY, MANY = 0.7, 100  # memories of one person: with more of them, similarity by chance is more frequent
+UPDATED_AMONG_MANY, MANY = 0.7, 100  # above `MANY` memories of one person, similarity by chance is more frequent
 UPDATED_IN_CHATS = 0.9  # with several participants: a later statement rarely replaces another participant's
-KEYWORD = 1
+KEYWORD = 1  # words of a question that is a mere keyword, and asks for no certain value
 WORDS_MAX = 24  # of a statement that updates or is updated: long texts are similar by chance
 CHANGE_ASKED = 2.0  # log-odds of a change of the requested attribute: the fit has few such cases
 RELATED = 0.25  # minimum similarity, or share of words, of statements without a common attribute
@@ -75,7 +75,7 @@ class Pairs(NamedTuple):
 
 
 def probabilities(question: StatementReading, candidates: UpdateCandidates) -> Column:
-    """Return (n, n): the probability that the column's memory updates the row's; 0 if it is older."""
+    """Return (n, n): the probability that the column's memory updates the row's; 0 unless it is newer."""
     probability = np.zeros((len(candidates.statements), len(candidates.statements)))
     older, newer, values = features(question, candidates)
     if len(older):
@@ -100,7 +100,7 @@ def features(question: StatementReading, candidates: UpdateCandidates) -> Pairs:
 
 
 class _Compared:
-    """Statements, n of them, compared with each other and with the question. Words are those in common.
+    """Statements, n of them, compared with each other and with the question. Words are those of all.
 
     Attributes:
         alike: (n, n), cosines of their vectors.
@@ -151,9 +151,9 @@ class _Compared:
     def is_compatible(self, lengths: Features) -> Mask:
         """Return (n, n): whether the column's statement is compatible with the row's, and does not replace it. It is
         compatible in three cases. It repeats the older one or a part of it ("Ana moved" after "Ana moved to Porto"). It
-        adds something, without a cue of an end or a correction. It has no cue at all, and is part of a list ("crate 7
-        is in shelf 3"), or lacks a question word of the older one, or shares too few words with it to be the same
-        sentence with another value."""
+        adds something, without a cue of an end or a correction. It has no cue of a change, and is part of a list
+        ("crate 7 is in shelf 3"), or lacks a question word of the older one (for a one-word question, even with a cue),
+        or shares too few words with it to be the same sentence with another value."""
         cues = np.array([one.cues for one in self.statements])
         amends, is_plain = cues & _AMENDS != 0, cues & (_AMENDS | _CHANGED | _RESTORED) == 0
         other, own = lengths[:, None], lengths
@@ -299,7 +299,7 @@ def reordered(ranks: Sequence[int], likely: Column, count: int, *, about_past: b
 
 
 def score_gains(scores: Column, order: Sequence[int]) -> Column:
-    """Return the gain of each memory's score, in the old order, with which scores do not rise along the new order."""
+    """Return what to add to each memory's score, in the old order, so that scores do not rise along the new order."""
     before = scores[order]
     gains = np.empty(len(scores))
     gains[order] = np.maximum.accumulate(before[::-1])[::-1] - before

@@ -45,7 +45,7 @@ LENIENT_B, B = 0.3, 0.75
 SQUASH = 5.0
 NO_POSITIONS: Positions = np.zeros(0, np.int64)
 COUNTS_PER_READ = 1_000  # counts with the same cost as reading a record
-_AT_ONCE = 1 << 19  # counts per batch, of some words in all texts that hold any
+_AT_ONCE = 1 << 19  # counts per batch: of as many words as fit, each in all texts with a score
 
 
 class Scores(NamedTuple):
@@ -275,7 +275,7 @@ def _values(index: OwnerIndex, units: Units, positions: Positions) -> Column:
             is_needed[np.maximum(positions - step, 0)] = True
         needed = np.flatnonzero(is_needed)
     closest = units.closest(index, needed)
-    # Whether a position's predecessors contribute: `needed` holds every position between them.
+    # Whether the entry of `needed` before each one is its predecessor in the episode, and contributes to it.
     joined = conversation.has_predecessor.take(needed)
     if len(needed) < conversation.size:
         joined[1:] &= needed[1:] - needed[:-1] == 1
