@@ -143,7 +143,7 @@ def check_embedder(name: str, model_path: Path | None = None) -> None:
         names = ", ".join(NAMES)
         raise EmbedderError(f"unknown embedder {name!r}: give one of {names}, or a model of fastembed as ORG/NAME")
     if name in ("hash", "meaning") and model_path is not None:
-        raise EmbedderError(f"the {name} embedder has no model: remove --model-path, or give another --embedder")
+        raise EmbedderError(f"the {name} embedder loads no model: remove --model-path, or give another --embedder")
     if name == "onnx" and model_path is None:
         raise EmbedderError("the onnx embedder needs --model-path: a folder with model.onnx")
     if model_path is not None and not model_path.is_dir():

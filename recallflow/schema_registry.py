@@ -100,6 +100,8 @@ class SchemaRegistry:
                 return RegisteredValue(value, self._decoders[schema_id](value))
         except SourceError:
             raise
+        except InvalidRecord as error:
+            return RegisteredValue(value, error)
         except _UnknownSchemaError:
             code: ErrorCode = "unknown_schema"
             problem = f"schema {schema_id} is not in the registry {self.url}; register it there, then replay the record"
@@ -233,16 +235,19 @@ def _json_value(value: Any) -> Any:
     raise TypeError(f"no JSON for {type(value).__name__}")
 
 
-def _without_nulls(value: Any) -> Any:
+def _without_nulls(value: Any, field: str = "") -> Any:
     """Return an Avro value without null fields: in Avro, a null means a missing field."""
     if isinstance(value, dict):
-        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else _named_infinity(value)
+        names = ((name, f"{field}.{name}" if field else name, one) for name, one in value.items() if one is not None)
+        return {name: _without_nulls(one, path) for name, path, one in names}
+    return [_without_nulls(one, field) for one in value] if isinstance(value, list) else _finite(value, field)
 
 
-def _named_infinity(value: Any) -> Any:
-    """Return a number that JSON lacks as text, which no field of a number accepts. As null it would be lost."""
-    return value if not isinstance(value, float) or math.isfinite(value) else f"{value} (JSON has no such number)"
+def _finite(value: Any, field: str) -> Any:
+    """Return a value. Raise InvalidRecord for a number that JSON lacks: as null it would be lost."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidRecord.of("invalid_event", f"is {value}, which JSON lacks: send a number, or leave it out", field)
+    return value
 
 
 def _message_fields(message: Any) -> Any:
@@ -264,4 +269,4 @@ def _field(field: Any, value: Any) -> Any:
 def _field_item(field: Any, value: Any) -> Any:
     if field.enum_type is not None:
         return field.enum_type.values_by_number[value].name
-    return _named_infinity(value) if field.message_type is None else _message_fields(value)
+    return _finite(value, field.name) if field.message_type is None else _message_fields(value)

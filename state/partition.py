@@ -342,7 +342,9 @@ class Partition(AbstractContextManager["Partition"]):
             raise other_format(self.path, version)
         if number != self.number:
             self.close()
-            raise StateError(f"{self.path} holds state partition {number}: put the folders back in place")
+            raise StateError(
+                f"{self.path} holds state partition {number}, not {self.number}: put the folders back in place"
+            )
 
     def _read_counts(self) -> Counts:
         """Return the stored counts. They are the first value that is decrypted, so a wrong key is noticed here."""

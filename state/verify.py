@@ -342,7 +342,7 @@ class _OwnerCheck:
         seq_of = {name: head.seq for name, head in self._heads.items() if not head.forgotten}
         pairs = {(seq_of.get(self._name(source)), seq) for seq, sources in self._sources.items() for source in sources}
         for source, seq in sorted(pairs ^ self._derived, key=repr):
-            yield f"memory {seq}: it and memory {source} disagree whether it was derived from that memory"
+            yield f"memory {seq} was derived from memory {source}, by the record of only one of them"
         for source, _, change in sorted(self._summary_sources ^ self._derived_summaries):
             yield f"memory {source}: it and the category summary of change {change} disagree whether it is a source"
 

@@ -139,7 +139,7 @@ def routes(
 
     async def refuse(request: Request) -> Response:
         problem = f"{request.method} {request.url.path} of {product} is not supported"
-        remedy = f"the client's URL must end in /{name}/TENANT, and docs/how-to/{name}-clients.md lists all requests"
+        remedy = f"the client's URL must end in /{name}/TENANT; docs/how-to/{name}-clients.md lists what is supported"
         return Response(orjson.dumps({message_field: f"{problem}; {remedy}"}), 501, media_type=JSON)
 
     # Routes are tried in order. The second prefix also matches the paths of the first, and so it is added later.

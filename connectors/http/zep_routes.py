@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import orjson
 from fastapi import APIRouter
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, Field, model_validator
 
 from recallflow.connectors.http import compatible
 from recallflow.connectors.http.compatible import PAGED_MEMORIES_MAX, ClientCalls, pages
@@ -30,7 +30,15 @@ FACTS_MAX, QUESTION_MESSAGES = 5, 4  # facts in a session's memory; the newest m
 ROLES = {"norole": "user", "ai": "assistant", "human": "user"}  # role of Zep's and LangChain's clients → our role
 OK = {"message": "OK"}
 Scope = Literal["facts", "messages", "edges", "episodes"]  # the first two are of sessions, the others of the graph
-PathPart = Annotated[str, Field(pattern="^[^/]*$")]  # an id that requests name in their path
+
+
+def _check_path_part(text: str) -> str:
+    if "/" in text:
+        raise ValueError('must not contain "/": later requests have it in their path')
+    return text
+
+
+PathPart = Annotated[str, AfterValidator(_check_path_part)]
 
 
 class UrlParameters(Fields):

@@ -73,7 +73,7 @@ def _line_digest(line: int, record: str, log: str | None) -> bytes:
 
 class ReplayResult(NamedTuple):
     """Result of a log's replay. `before` counts the events of earlier runs; `rate` is events per second;
-    `destination` ends the first sentence about the result."""
+    `where` ends the first sentence about the result."""
 
     log: str
     events: int
@@ -82,10 +82,10 @@ class ReplayResult(NamedTuple):
     skipped: Counter[str]
     rate: float
     rejects: Path
-    destination: str = ""
+    where: str = ""
 
     def text(self) -> str:
-        text = f"{self.log}: {self.events:,} events{self.destination}"
+        text = f"{self.log}: {self.events:,} events{self.where}"
         if self.before:
             text += f", {self.before:,} were stored by an earlier run"
         if self.refused:

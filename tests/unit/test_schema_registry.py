@@ -87,12 +87,18 @@ def test_errors_of_the_registry_stop_wait_or_refuse(status: int, body: object, e
     assert type(raised.value) is error
 
 
-def test_avro_values_that_json_lacks_are_kept() -> None:
+@pytest.mark.parametrize(("number", "expected"), [(0.5, {"a": "eA==", "b": 1.25, "c": 0.5}), (math.nan, None)])
+def test_avro_values_that_json_lacks_are_converted_or_refused(number: float, expected: object) -> None:
     decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
     fields = [{"name": "a", "type": "bytes"}, {"name": "b", "type": decimal}, {"name": "c", "type": "double"}]
     schema = orjson.dumps({"type": "record", "name": "R", "fields": fields}).decode()
-    found = read(200, {"schema": schema, "schemaType": "AVRO"}, FRAME + b"\2x\2\x7d" + struct.pack("<d", math.nan))
-    assert orjson.loads(found) == {"a": "eA==", "b": 1.25, "c": "nan (JSON has no such number)"}
+    answer = {"schema": schema, "schemaType": "AVRO"}
+    if expected is None:
+        with pytest.raises(InvalidRecord) as raised:
+            read(200, answer, FRAME + b"\2x\2\x7d" + struct.pack("<d", number))
+        assert [problem.field for problem in raised.value.fields] == ["c"]
+    else:
+        assert orjson.loads(read(200, answer, FRAME + b"\2x\2\x7d" + struct.pack("<d", number))) == expected
 
 
 def test_skipped_record_needs_no_registry() -> None:

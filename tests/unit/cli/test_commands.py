@@ -223,7 +223,7 @@ def test_exchanged_partition_folders_are_refused(cli: Cli, filled: Path) -> None
     (filled / "p000").rename(filled / "aside")
     (filled / "p001").rename(filled / "p000")
     (filled / "aside").rename(filled / "p001")
-    assert_error(cli("pipe", "--state-dir", filled), 1, "holds state partition 1:")
+    assert_error(cli("pipe", "--state-dir", filled), 1, "holds state partition 1, not 0")
 
 
 @pytest.mark.parametrize(
