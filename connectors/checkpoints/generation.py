@@ -1,11 +1,11 @@
 """Generation of a checkpoint: its manifest, and transfers of its files, several objects at a time.
 
-    p007/objects/<SHA-256>-<save>                     a piece of a file, of at most 8 MiB
-    p007/manifests/<records>-<created>-<save>.json    a manifest: written after its objects, so it is complete
-    p007/retired/<as above>.json                      a pruned manifest, kept for its readers for the grace period
+    p007/objects/<SHA-256>-<save>                    a piece of a file, of at most 8 MiB
+    p007/manifests/<offset>-<created>-<save>.json    a manifest: written after its objects, so it is complete
+    p007/retired/<as above>.json                     a pruned manifest, kept for its readers for the grace period
 
-Names of manifests sort by the number of applied records of the partition's source, then by creation time. A manifest is
-JSON with a checksum."""
+Names of manifests sort by the next offset of the partition's source, then by creation time. A manifest is JSON with a
+checksum."""
 
 import hashlib
 import threading
@@ -24,7 +24,7 @@ from recallflow.private_files import FILE_MODE, make_private_folder, sync
 
 FORMAT = 1
 PIECE_BYTES = 8 * 1024 * 1024
-MANIFEST_BYTES_MAX = 64 * 1024 * 1024  # a partition of several TB; a larger file is invalid
+MANIFEST_BYTES_MAX = 64 * 1024 * 1024  # enough for a partition of several TB; a larger file is invalid
 CHECKSUM = "checksum"
 ObjectName = Annotated[str, Field(pattern=r"^[0-9a-f]{64}-[0-9a-f]+$")]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]  # no slash: it stays in the target folder

@@ -32,7 +32,7 @@ class Location(NamedTuple):
 
 
 def locate(url: str) -> Location:
-    """Return the location of a URL. Raise UsageError with every wrong part, and OSError of the request for a region."""
+    """Return the location of a URL. Raise UsageError with every wrong part, OSError if no region is found."""
     scheme, colon, rest = url.partition(":")
     if ":" in rest.rpartition("@")[0] and scheme != "file":
         raise UsageError(
@@ -131,18 +131,18 @@ class Objects:
         self.shown, self._filesystem, self._root = location.shown, location.filesystem, location.root
         self._is_local = isinstance(location.filesystem, fs.LocalFileSystem)
         self._stopping, self._patience_s = stopping, patience_s
-        self._must_exist = self._is_mount_point = False  # the local folder, once it was made here
+        self._must_exist = self._is_mount_point = False  # of the local folder; set once it is made here
         if self._is_local:
             self._open_folder(Path(location.root), create=create)
         else:
             bucket = location.root.partition("/")[0]
             (info,) = self._retry("find the bucket", lambda: self._filesystem.get_file_info([bucket]))
-            if info.type == fs.FileType.NotFound:  # a listing would look like that of an empty bucket
+            if info.type == fs.FileType.NotFound:  # its listing would look like that of an empty bucket
                 raise UsageError(f"URL of checkpoints ({self.shown}): bucket: {bucket} does not exist")
 
     def _open_folder(self, folder: Path, *, create: bool) -> None:
         """Check the folder of a local store. With `create`, make it and write a file to it."""
-        if os.path.exists(folder) and not os.path.isdir(folder):  # noqa: PTH110, PTH112 - those of Path may raise
+        if os.path.exists(folder) and not os.path.isdir(folder):  # noqa: PTH110, PTH112 - Path's methods may raise
             raise UsageError(f"URL of checkpoints ({self.shown}): path: {folder} is not a folder: name a folder")
         if not create:
             return
@@ -159,7 +159,7 @@ class Objects:
         self._must_exist, self._is_mount_point = True, os.path.ismount(folder)
 
     def put(self, name: str, data: bytes) -> None:
-        """Store data. A few MiB are one request to a service. In a folder, a file gets its name after it is written."""
+        """Store data atomically: in one request for up to a few MiB; in a folder, by renaming a written file."""
         self._retry(f"write {name}", lambda: self._put(f"{self._root}/{name}", data))
 
     def get(self, name: str, size_max: int) -> bytes:
@@ -213,7 +213,7 @@ class Objects:
         return retry(self._stopping, self._patience_s, self.shown, action, lambda: self._call_if_mounted(call))
 
     def _call_if_mounted(self, call: Callable[[], _T]) -> _T:
-        """Call, unless the folder is missing. It is not created again: that would be on the disk below the mount."""
+        """Call, unless the folder is missing. A new one could be on the disk below the mount, so none is created."""
         self._check_folder()
         try:
             return call()
@@ -223,7 +223,7 @@ class Objects:
 
     def _check_folder(self) -> None:
         """Raise FolderMissing if the folder must exist and does not."""
-        if self._must_exist and not os.path.isdir(self._root):  # noqa: PTH112 - that of Path may raise
+        if self._must_exist and not os.path.isdir(self._root):  # noqa: PTH112 - Path's method may raise
             raise FolderMissing(f"the folder {self._root} is missing")
         if self._is_mount_point and not os.path.ismount(self._root):
             raise FolderMissing(f"nothing is mounted at {self._root}")

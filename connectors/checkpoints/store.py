@@ -38,8 +38,8 @@ class CheckpointStore:
     """Checkpoint store of one deployment. Several processes may save, fetch and prune at once.
 
     No object is written twice, because each save gives unique names to the objects that it sends. A save also reuses
-    objects that a generation names at its start. Objects of pruned generations and unreferenced objects stay for the
-    grace period, and a save that takes longer fails. So pruning never removes objects of a generation in use."""
+    objects of generations that exist when it starts. Objects of pruned generations and unreferenced objects stay for
+    the grace period, and a save that takes longer fails. So pruning never removes objects of a generation in use."""
 
     def __init__(self, objects: Objects, grace_s: float = GRACE_S) -> None:
         self._objects, self._grace_s = objects, grace_s
@@ -66,7 +66,7 @@ class CheckpointStore:
         """Save a folder of constant files, a RocksDB checkpoint, as a generation.
 
         1. Find the complete objects of existing generations. 2. Send missing pieces. 3. Write the manifest, which makes
-        the generation visible. An earlier interruption leaves unreferenced objects, which a later `prune` removes."""
+        the generation visible. An interruption before 3 leaves unreferenced objects, which a later `prune` removes."""
         if about.partition != number:
             raise ValueError(f"state partition {number} is saved as {about.partition}")
         began_s = time.monotonic()
@@ -147,13 +147,13 @@ class CheckpointStore:
         return self._download(manifest).problems(checked)
 
     def prune(self, number: int, keep: int) -> tuple[int, int]:
-        """Keep the newest `keep` complete generations and all newer ones; remove the others. Return the numbers of
-        removed generations and objects.
+        """Remove the generations before the newest `keep` complete ones. Return the numbers of removed generations and
+        objects.
 
         1. Move older manifests to the retired ones, whose write time by the store's clock is the time of pruning. 2.
         Remove objects that are older than the grace period, and that no generation or younger retired manifest names.
-        The newest write time counts as the current time, because it is never later. 3. Remove retired manifests older
-        than the grace period.
+        The newest write time in the store counts as the current time: if it is earlier, objects only stay longer. 3.
+        Remove retired manifests older than the grace period.
 
         If a manifest is unreadable, as one of a later version is, its references are unknown: no object is removed."""
         if keep < 1:
