@@ -30,8 +30,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Log:
-    """One memory partition. Each offset below `next_offset` was emitted to the dataflow, or has no record."""
+class _Backlog:
+    """Backlog of a memory partition. Each offset below `next_offset` was emitted to the dataflow, or has no record."""
 
     next_offset: int
     first: int  # first offset of this run
@@ -48,28 +48,28 @@ class CatchUp:
         self.is_behind = True  # whether records below a target may be unapplied
         self.caught_up_count = 0  # applied records below a target
         self._lock = threading.Lock()
-        self._logs: dict[str, _Log] = {}
+        self._backlogs: dict[str, _Backlog] = {}
         self._ends: Mapping[str, int] | None = None
 
     def add(self, source: str, offset: int, end: int = 0) -> None:
         """Register a partition that is read from `offset`, and whose end offset is `end`."""
         with self._lock:
-            self._logs[source] = log = _Log(offset, offset)
-            log.target = max(offset, end, (self._ends or {}).get(source, 0))
+            self._backlogs[source] = backlog = _Backlog(offset, offset)
+            backlog.target = max(offset, end, (self._ends or {}).get(source, 0))
             self.is_behind = True
 
     def remove(self, source: str) -> None:
         with self._lock:
-            self._logs.pop(source, None)
+            self._backlogs.pop(source, None)
 
     def set_targets(self, ends: Mapping[str, int]) -> None:
         """Set the end offsets up to which records must be applied."""
         with self._lock:
             self._ends = dict(ends)
-            for source, log in self._logs.items():
+            for source, backlog in self._backlogs.items():
                 # All records in flight are below the target then, so their offsets need not be known.
-                log.target = max(log.next_offset, ends.get(source, 0))
-                log.unapplied_below_target = log.unapplied
+                backlog.target = max(backlog.next_offset, ends.get(source, 0))
+                backlog.unapplied_below_target = backlog.unapplied
             self.is_behind = True
 
     def note_outage(self) -> None:
@@ -80,28 +80,28 @@ class CatchUp:
 
     def count_emitted(self, source: str, offsets: Iterable[int], next_offset: int) -> None:
         with self._lock:
-            log = self._logs[source]
-            log.next_offset = next_offset
+            backlog = self._backlogs[source]
+            backlog.next_offset = next_offset
             for offset in offsets:
-                log.unapplied += 1
-                log.unapplied_below_target += offset < log.target
+                backlog.unapplied += 1
+                backlog.unapplied_below_target += offset < backlog.target
 
     def skip_to(self, source: str, offset: int) -> None:
         """Note that all records before `offset` were emitted."""
         with self._lock:
-            if (log := self._logs.get(source)) is not None:
-                log.next_offset = max(log.next_offset, offset)
+            if (backlog := self._backlogs.get(source)) is not None:
+                backlog.next_offset = max(backlog.next_offset, offset)
 
     def count_applied(self, source: str, offsets: Iterable[int]) -> None:
         with self._lock:
-            log = self._logs.get(source)
-            if log is None:
+            backlog = self._backlogs.get(source)
+            if backlog is None:
                 return  # a record of another topic or of a file
             for offset in offsets:
-                if offset < log.first:  # an earlier run delivered it
+                if offset < backlog.first:  # an earlier run delivered it
                     continue
-                log.unapplied -= 1
-                log.unapplied_below_target -= offset < log.target
+                backlog.unapplied -= 1
+                backlog.unapplied_below_target -= offset < backlog.target
                 self.caught_up_count += self.is_behind
 
     def remaining(self, source: str | None = None) -> int | None:
@@ -109,11 +109,11 @@ class CatchUp:
         if not self.is_behind:
             return 0
         with self._lock:
-            if self._ends is None or (source is not None and source not in self._logs):
+            if self._ends is None or (source is not None and source not in self._backlogs):
                 return None
             if source is not None:
-                return _remaining(self._logs[source])
-            remaining = sum(map(_remaining, self._logs.values()))
+                return _remaining(self._backlogs[source])
+            remaining = sum(map(_remaining, self._backlogs.values()))
             self.is_behind = remaining > 0
             return remaining
 
@@ -124,8 +124,8 @@ class CatchUp:
         return f"{remaining:,} memory records remain" if remaining else ""
 
 
-def _remaining(log: _Log) -> int:
-    return max(0, log.target - log.next_offset) + log.unapplied_below_target
+def _remaining(backlog: _Backlog) -> int:
+    return max(0, backlog.target - backlog.next_offset) + backlog.unapplied_below_target
 
 
 class OutageMonitor:
@@ -273,7 +273,7 @@ class EndOffsetPoller:
             }
 
     def first_loss(self, begin: TopicOffsets, at_ms: int) -> str | None:
-        """Return the first partition whose records from `begin` on are partly deleted and may be later than `at_ms`."""
+        """Return the first partition some of whose records since `begin` are deleted and may be later than `at_ms`."""
         with TopicReader(self._options, TAIL) as reader:
             for (topic, number), (low, high) in reader.spans([*begin]).items():
                 if not 0 < begin[topic].get(number, low) < low:

@@ -1,7 +1,7 @@
 """Control table: the decisions of each tenant's operators, and the sending of decisions.
 
-The control topic is read to its end before any other topic, and further on a thread. With a secret, only signed
-decisions count. A copy that is sent again has no effect: it is as old as the original, so a later decision is in
+The control topic is read to its end before any other topic, and then further by a thread. With a secret, only signed
+decisions count. A replayed copy has no effect: it has the original's timestamp, so that a later decision stays in
 force."""
 
 import logging
@@ -71,7 +71,7 @@ class ControlTable:
         self._thread.start()
 
     def are_signed(self) -> bool:
-        """Return whether decisions are signed: the newest one is."""
+        """Return whether the newest decision is signed."""
         return self._newest[1]
 
     def failure(self) -> Exception | None:
@@ -128,7 +128,8 @@ class ControlTable:
 
 def send_decisions(options: KafkaOptions, topic: str, secret: str | None, events: Sequence[Control]) -> None:
     """Send decisions, signed if there is a secret, and await acknowledgements. Raise SinkError."""
-    sender = Sender(options, {topic: topic_configs(options, [topic])[topic].most_bytes}, remedy="they are sent again")
+    most_bytes = topic_configs(options, [topic])[topic].most_bytes
+    sender = Sender(options, {topic: most_bytes}, remedy="decisions may be missing until they are sent again")
     for event in events:
         key, value = event.record_key, event.model_dump_json(exclude_none=True).encode()
         sender.send(topic, value, key, headers=sign(secret, key, value))

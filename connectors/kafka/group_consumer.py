@@ -15,7 +15,7 @@ HEARTBEAT_INTERVAL_S = 0.3
 METADATA_INTERVAL_S = 2.0  # of topics: added partitions are assigned after it
 COMMIT_TIMEOUT_S = 10.0  # a commit that is not answered by then is sent again
 COOPERATIVE = "cooperative-sticky"
-MANUAL = "range"  # any other protocol: the coordinator refuses to mix members of two protocols
+MANUAL = "range"  # differs from COOPERATIVE, so that the coordinator refuses to mix members of both
 # Errors while the group rebalances, or after our membership has ended. The callbacks distinguish the two.
 _PASSING = {
     KafkaError.REBALANCE_IN_PROGRESS,
@@ -171,7 +171,7 @@ class GroupConsumer:
         try:
             if self._is_cooperative:
                 if self._is_new and self.member_id != consumer.memberid():
-                    self._subscribe(consumer)  # during a rebalance, librdkafka rejoins afterwards
+                    self._subscribe(consumer)  # rejoin afterwards: we, not an owner, begin the second rebalance
                 for partition in partitions:
                     partition.offset = OFFSET_END
                 consumer.incremental_assign(partitions)

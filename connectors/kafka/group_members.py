@@ -47,7 +47,7 @@ def instance_id_of(own: Collection[int]) -> str:
 
 
 def overlapping(own: Collection[int], names: Iterable[str]) -> str | None:
-    """Return the partitions of a member (`0-7,9`) some of which overlap `own`; None if there is no such member."""
+    """Return the partitions (`0-7,9`) of another member that has some of `own`; None without such a member."""
     for name in names:
         if name == instance_id_of(own) or not _INSTANCE_ID.fullmatch(name):
             continue

@@ -129,7 +129,7 @@ def holders(reader: TopicReader, query_topic: str, numbers: Iterable[int]) -> di
     return {number: holder for number, holder in notes.items() if holder is not None}
 
 
-def await_silent(
+def await_removals(
     options: KafkaOptions, name: str, query_topic: str, me: Holder, lease: Lease, stopping: threading.Event
 ) -> None:
     """Wait until the group has removed killed members, before we (`me`) join.
@@ -146,7 +146,7 @@ def await_silent(
 
 
 def await_active(read: Callable[[], Iterable[Holder]], me: Holder, lease: Lease, stopping: threading.Event) -> None:
-    """Return once all other members that have not handed over are active, or none is; at most after a session."""
+    """Return once all other members that have not handed over are active, or none is; at the latest after a session."""
     until_s = lease.clock_s() + lease.session_s + MARGIN_MIN_S
     is_logged = False
     before = _renewals(read(), me)

@@ -22,7 +22,7 @@ from confluent_kafka import Consumer
 
 from recallflow.connectors.kafka import group_members
 from recallflow.connectors.kafka.group_consumer import COOPERATIVE, MANUAL, Committed, CommittedEntry, GroupConsumer
-from recallflow.connectors.kafka.lease import MARGIN_MIN_S, Holder, Lease, await_silent, boottime_s
+from recallflow.connectors.kafka.lease import MARGIN_MIN_S, Holder, Lease, await_removals, boottime_s
 from recallflow.errors import DeploymentLost, MembershipLost, RecallflowError, SinkError, SourceError, UsageError
 from recallflow.kafka_options import SESSION_S, KafkaOptions
 from recallflow.process import TimeLimit
@@ -223,7 +223,7 @@ class Membership:
 
     def _run(self) -> None:
         with self._recorded_failures():
-            await_silent(self._options, self.name, self._topics[1], self._holder, self._lease, self._closing)
+            await_removals(self._options, self.name, self._topics[1], self._holder, self._lease, self._closing)
             if not self._closing.is_set():
                 self.enter(self._is_new())
             while not self._closing.is_set():

@@ -1,6 +1,6 @@
 """Service of an engine on Kafka, for any tenant: one producer, and one reader of the engine's outputs.
 
-Every output of the engine has the position of its record in a header that only the engine sets. So two senders with
+Every output of the engine has the position of its input in a header that only the engine sets. So two senders with
 equal ids of one owner do not interfere, nor do two gateways on one topic, and no other sender can forge an answer."""
 
 import asyncio
@@ -85,7 +85,7 @@ class Expected:
 
 @dataclass(slots=True)
 class _KeyOutcomes:
-    """Awaited outcomes of one record key, by position. `early` are outputs whose position is not known yet."""
+    """Awaited outcomes of one record key, by position. `early` are outputs that match no known position yet."""
 
     without_position: int = 0
     by_source: dict[bytes, Expected] = field(default_factory=dict)
@@ -189,8 +189,7 @@ class KafkaService:
         self._loop_calls = LoopCalls()
         self._outcomes = ExpectedOutcomes()
         self._answering = asyncio.Event()
-        # Dead letters matter for queries too: a query refused for its credentials is answered in the response topic,
-        # with any reply topic.
+        # Dead letters are read for queries too: a query with refused credentials gets no answer in its reply topic.
         answers = topics.replies or Inbox(topics.responses)
         inboxes = [answers, Inbox(topics.receipts), Inbox(topics.dead_letters)]
         fail_all = partial(self._loop_calls.call, self._outcomes.fail_all)
@@ -260,7 +259,7 @@ class KafkaService:
         self._kafka.close()
 
     async def _until_ready(self) -> None:
-        """Return once answers are read, because an earlier query could miss its answer."""
+        """Wait until the reader is ready: the answer to a query sent earlier could be missed."""
         self._loop_calls.attach()  # before the check, so that later outputs wake this task
         if not self._kafka.ready.done():
             await self._answering.wait()
