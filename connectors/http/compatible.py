@@ -1,7 +1,7 @@
 """Common parts of the interfaces of mem0 and Zep: calls of the service, errors, and routes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import orjson
@@ -12,7 +12,7 @@ from recallflow import responses
 from recallflow.connectors.http.errors import JSON, body_of, error_response
 from recallflow.connectors.http.handler import RequestHandler
 from recallflow.connectors.http.mem0_requests import PAGE_MAX, invalid, read
-from recallflow.connectors.http.requests import CheckedRoute, credentials_of
+from recallflow.connectors.http.requests import CheckedRoute, Handler, credentials_of
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER
 from recallflow.errors import RecallflowError
 from recallflow.events import PRODUCTION, MemoryEvent
@@ -25,7 +25,6 @@ PAGED_MEMORIES_MAX = 20_000  # page numbers end at this memory, because each pag
 EVERYTHING = {"older_than": format_time(EPOCH_MS_MAX)}  # filter of memories to forget
 # Methods and paths, their operation, and the model of their URL parameters.
 Operations = Sequence[tuple[str, Callable[[Any], Awaitable[Any]], type[BaseModel]]]
-Answer = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class ClientCalls:
@@ -107,7 +106,7 @@ def _route_class(message_field: str) -> type[CheckedRoute]:
     """Return a class of routes whose error responses have their message in `message_field`, for a product's clients."""
 
     class Route(CheckedRoute):
-        def get_route_handler(self) -> Answer:
+        def get_route_handler(self) -> Handler:
             handle = super().get_route_handler()
 
             async def handle_errors(request: Request) -> Response:
@@ -130,7 +129,7 @@ def routes(
     name = product.lower()
     router = APIRouter(route_class=_route_class(message_field), include_in_schema=False)
 
-    def answer_of(operation: Callable[[Any], Awaitable[Any]], parameters: type[BaseModel]) -> Answer:
+    def handler_of(operation: Callable[[Any], Awaitable[Any]], parameters: type[BaseModel]) -> Handler:
         async def answer(request: Request) -> Response:
             content = await operation(calls(handler, request, read(parameters, request.query_params)))
             return Response(orjson.dumps(content), media_type=JSON)
@@ -147,6 +146,6 @@ def routes(
         for methods_and_paths, operation, parameters in operations:
             for one in methods_and_paths.split(", "):
                 method, path = one.split(" ")
-                router.add_api_route(prefix + path, answer_of(operation, parameters), methods=[method])
+                router.add_api_route(prefix + path, handler_of(operation, parameters), methods=[method])
         router.add_api_route(prefix + "/{rest:path}", refuse, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
     return router

@@ -42,8 +42,8 @@ def _static_files() -> Iterator[tuple[str, bytes]]:
         raise UsageError("the explorer draws with d3, which gravis ships: pip install 'recallflow[serve]'") from None
 
 
-# Only these files may be scripts and styles, and no text becomes markup: markup in a memory is shown as text, even if a
-# script of ours fails to escape it.
+# Only these files may be scripts and styles, and no text may become markup: if a script of ours fails to escape a
+# memory, the browser refuses to insert it.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "

@@ -46,7 +46,7 @@ def route_to_workspace(
     """Return the event and its credentials, addressed to the workspace of the event's project. Raise Problem.
 
     If `x-end-user-id` names the event's user, it is changed too, so that both still name one owner. Admission checks
-    the result, and refuses credentials for one user alone."""
+    the result, and refuses credentials that are valid for the user only."""
     mode = _header(request, ROUTING_HEADER)
     if mode is None:
         return event, headers
@@ -288,7 +288,7 @@ async def lines(request: Request, line_bytes: int, timeout_s: float) -> AsyncIte
             async with asyncio.timeout_at(since_s + allowed_s - waited_s):
                 chunk = await anext(stream, None)
         except TimeoutError:
-            yield number, Problem("slow_body", f"lines came too slowly ({timeout_s:g} s): send the other lines again")
+            yield number, Problem("slow_body", f"the body is too slow (over {timeout_s:g} s): resend from this line on")
             return
         except ClientDisconnect:
             return

@@ -1,7 +1,7 @@
 """Requests of mem0's interface: entities as owners, ids, bodies and filters.
 
-A memory of mem0 belongs to any of a user, an agent, an app and a run; ours has one owner, the first of them. An owner
-that is no user has a name with its kind (`agent:planner`); users with such names are refused."""
+A memory of mem0 may belong to a user, an agent, an app and a run at once; ours has one owner, the first of them. An
+owner that is no user has a name with its kind (`agent:planner`); users with such names are refused."""
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""REST interface of mem0, as far as it maps: its clients can use recallflow by changing a URL.
+"""REST interface of mem0, for requests with an equivalent: its clients can use recallflow by changing a URL.
 
 The routes are those of mem0's platform and of its open-source server, below /mem0/TENANT. No language model is called:
 messages are stored unchanged."""

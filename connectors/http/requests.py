@@ -65,8 +65,8 @@ class Parameter(NamedTuple):
     required: bool
 
     def value(self, text: str) -> object:
-        """Return a text as a JSON value of the parameter's type. Text of no such value stays a string, which the
-        event's model then refuses."""
+        """Return a text as a JSON value of the parameter's type. Any other text stays a string, for the event's model
+        to accept or refuse."""
         kinds = {one.get("type") for one in self.schema.get("anyOf", [self.schema])}
         if "boolean" in kinds:
             return _BOOLEANS.get(text, text)

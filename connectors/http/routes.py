@@ -57,7 +57,7 @@ _GATEWAY_SCHEMAS = {
         },
     ),
     "Accepted": _object(
-        "Stored event. `position`: its position in the log, for `wait_for`; the memory's id if the event has none. "
+        "Stored event. `position`: its position in the log, for `wait_for`, and the memory's id if the event has none. "
         "`applied`: whether it is applied; then the receipt states its effect.",
         ["position", "applied"], {"position": _STRING, "applied": {"type": "boolean"}, "receipt": _RECEIPT},
         examples=[{"position": "memory.events:3:1042", "applied": False}],

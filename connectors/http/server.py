@@ -94,8 +94,8 @@ def mark_admitted(scope: Scope) -> None:
 
 class ConnectionPool:
     """Idle connections of a server, and the limit of open ones. A connection is idle while it has no request in
-    flight. Above the limit, an idle connection is closed for each new one: first one without an admitted request, then
-    the longest idle."""
+    flight. Above the limit, the longest idle connection is closed for each new one, but first those without an admitted
+    request."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

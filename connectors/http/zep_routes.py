@@ -1,4 +1,4 @@
-"""REST interface of Zep (version 2), as far as it maps: its clients can use recallflow by changing a URL.
+"""REST interface of Zep (version 2), for requests with an equivalent: its clients can use recallflow by changing a URL.
 
 Zep's requests name a session, and not its user. A session is therefore stored as a record: a message without text,
 which is never ranked. The record is in the memory of the session's user, or in the memory `run:SESSION` if the session
