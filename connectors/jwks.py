@@ -88,7 +88,7 @@ class JwksAddress:
                     break
         parsed = _parse(bytes(document))
         public = [key for key in parsed.keys if key.secret is None]
-        refusals = [f"{key.name}: a secret is no secret at an address" for key in parsed.keys if key.secret is not None]
+        refusals = [f"{key.name}: a secret may only be in a file" for key in parsed.keys if key.secret is not None]
         found = parsed._replace(keys=public, problems=[*parsed.problems, *refusals])
         tag = response.headers.get("ETag", "")
         self._latest = (tag, found) if tag and tag.isascii() else None  # a request header may have ASCII only

@@ -75,7 +75,7 @@ class LocalMasterKey:
             return self._aes.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], _CONTEXT)
         except self._refusals:
             raise MasterKeyError(
-                f"the master key ({self.name}) is not the one of this directory: give that key"
+                f"the master key ({self.name}) is not the one of this directory: give the right one"
             ) from None
 
 

@@ -136,7 +136,7 @@ class OnnxEmbedder(ModelTokenCounter):
     """Embedder of an ONNX model.
 
     Token vectors come from the last layer before pooling. They are reduced to 128 dimensions; punctuation is left out.
-    A model that returns a text vector only has no token vectors.
+    A model that returns only a text vector has no token vectors.
 
     Texts are not batched: padding would change the last bits of a vector, and on two cores a batch is no faster."""
 
@@ -215,10 +215,10 @@ class OnnxEmbedder(ModelTokenCounter):
     def _meaningful(self) -> npt.NDArray[np.bool_]:
         """Return a mask by token id: neither punctuation nor special tokens."""
         vocabulary = self._tokenizer.get_vocab()
-        marks = self._tokenizer.get_added_tokens_decoder()
+        special_tokens = self._tokenizer.get_added_tokens_decoder()
         kept = np.zeros(max(vocabulary.values()) + 1, np.bool_)
         for token, number in vocabulary.items():
-            kept[number] = number not in marks and any(map(str.isalnum, token))
+            kept[number] = number not in special_tokens and any(map(str.isalnum, token))
         return kept
 
 
@@ -324,19 +324,19 @@ def unit(rows: Matrix) -> Matrix:
 
 
 def directions(rows: Matrix, count: int) -> tuple[Matrix, float]:
-    """Return (dimension, count) principal directions of unit rows about 0, and their share of the squares."""
-    _, spread, turned = np.linalg.svd(rows.astype(np.float64), full_matrices=False)
+    """Return (dimension, count) principal directions of unit rows about 0, and their share of all squares."""
+    _, singular, vectors = np.linalg.svd(rows.astype(np.float64), full_matrices=False)
     # A direction and its opposite are equally good: the largest number of each is positive.
-    signs = np.sign(turned[np.arange(len(turned)), np.abs(turned).argmax(axis=1)])
-    kept = (turned * signs[:, None])[:count].T.astype(np.float32)
-    return kept, float((spread[:count] ** 2).sum() / (spread**2).sum())
+    signs = np.sign(vectors[np.arange(len(vectors)), np.abs(vectors).argmax(axis=1)])
+    kept = (vectors * signs[:, None])[:count].T.astype(np.float32)
+    return kept, float((singular[:count] ** 2).sum() / (singular**2).sum())
 
 
 _MODEL = "minishlab/potion-base-8M"
 
 
 class StaticEmbedder(ModelTokenCounter):
-    """Embedder of a model2vec model. It is fast (thousands of texts a second), and knows more than spelling.
+    """Embedder of a model2vec model. It is fast (thousands of texts a second), and reflects meaning, not only spelling.
 
     Token vectors are the leading columns of the table, which are the most important ones; function words and
     punctuation are left out. The name contains a digest of the table, so that vectors of two models are never mixed."""

@@ -29,7 +29,7 @@ class Probes(contextlib.AbstractContextManager["Probes"]):
     def __init__(self, host: str, port: int, registry: CollectorRegistry, obstacle: Callable[[], str]) -> None:
         """Create the server; port 0 chooses a free port. Raise UsageError if it cannot listen.
 
-        `host` is an address, or `fd://N` for a listening socket of the parent process, with its port."""
+        `host` is an address, or `fd://N` for a listening socket of the parent process, which determines the port."""
         try:
             self._server = _server(host, port, _handler(registry, obstacle))
         except (OSError, OverflowError, ValueError) as error:

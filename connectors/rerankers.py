@@ -46,7 +46,7 @@ class HttpReranker:
         try:
             connection.request("POST", self._path, orjson.dumps(document), self._headers)
             with connection.getresponse() as response:
-                body = response.read(MAX_BYTES + 1)  # a longer body is not valid JSON
+                body = response.read(MAX_BYTES + 1)  # a longer body is cut, which makes it invalid JSON
         except (OSError, http.client.HTTPException) as error:
             raise RerankerError(f"the request failed: {type(error).__name__}: {error}") from error
         finally:

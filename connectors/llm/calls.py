@@ -173,7 +173,7 @@ class ServiceModel:
             raise CallFailed("unavailable", f"the service cannot be reached: {cause}") from None
 
     async def _try(self, attempt: Callable[[], Awaitable[Answer]], spend: Callable[[Cost], None]) -> Answer:
-        """Repeat an attempt until it succeeds or the policy ends. Report the cost of each. Raise ModelError."""
+        """Repeat an attempt until it succeeds or the policy permits no more. Report each cost. Raise ModelError."""
         failures = malformed = 0
         policy, timing = self._policy, self._policy.timing
         began_s = timing.now_s()
@@ -255,8 +255,8 @@ _TRUTH_WORDS = {"yes": True, "true": True, "no": False, "false": False}
 def read_answer(content: str, schema: Mapping[str, Any]) -> object:
     """Return the value in a model's output, unchecked.
 
-    Besides JSON, three forms are accepted: JSON in one fenced block; and for a schema with one field, the value of the
-    field alone, if it is a list or a truth value (true, false, YES or NO). Raise ValueError for all other text."""
+    Besides JSON, these are accepted: JSON in one fenced block; and for a schema with one field, the value of the field
+    alone, if it is a list or a truth value (true, false, YES or NO). Raise ValueError for all other text."""
     blocks = _FENCED.findall(content)
     text = (blocks[0] if len(blocks) == 1 else content).strip()
     properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
@@ -346,7 +346,7 @@ class OpenAiEmbeddings(ServiceModel):
         self._has_returned_dimension = False  # once it has, another dimension is an error of the service, not of us
 
     async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embeddings:
-        """Return the vectors. A text without words gets the zero vector, and is not sent."""
+        """Return the vectors. A blank text gets the zero vector, and is not sent."""
         vectors = np.zeros((len(texts), self.dimension), np.float32)
         total = Cost()
         for batch in _batches([(row, text) for row, text in enumerate(texts) if text.strip()]):

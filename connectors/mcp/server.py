@@ -61,7 +61,7 @@ def explain(error: Exception) -> str:
         case QueryTimeout():
             return f"no_answer: the memory did not answer within {error.timeout_s:g} s. Call again in a moment."
         case DeliveryFailed():
-            return f"not_stored: {error} Before you call again, search for the memory: it may have been stored."
+            return f"not_stored: {error}. Before you call again, search for the memory: it may have been stored."
         case SourceError():
             return f"unavailable: {error}. Tell the user that the memory is not available at present."
     error_id = uuid.uuid4().hex[:12]

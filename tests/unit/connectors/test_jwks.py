@@ -38,7 +38,7 @@ def test_an_address_gives_public_keys_alone(server: JwksServer) -> None:
     source = open_jwks(server.url)
     keys, problems, _ = source.read()
     assert [key.name for key in keys] == ["r1", "e1"]
-    assert (problems, source.is_remote) == (["o1: a secret is no secret at an address"], True)
+    assert (problems, source.is_remote) == (["o1: a secret may only be in a file"], True)
 
 
 def test_unchanged_document_is_not_sent_again(server: JwksServer) -> None:
