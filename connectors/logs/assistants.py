@@ -14,7 +14,7 @@ _FILE = re.compile(r"conversations(-\d+)?\.json")
 
 
 def holds_conversations(head: LogHead, other_files: Set[str], field: str, kind: type[object]) -> bool:
-    """Return whether an archive has another file of the program, or a conversation has a `field` of type `kind`."""
+    """Return whether an archive has one of the `other_files`, or any conversation has a `field` of type `kind`."""
     if log.has_file(head, _FILE) and not other_files.isdisjoint(map(log.file_name, head.members)):
         return True
     return any(isinstance(one.get(field), kind) for one in first_objects(head.start))
@@ -38,7 +38,7 @@ def each_conversation(
             conversation, where = log.parse(text), f"{file.name}, conversation {number}"
             account = _account(conversation, account_field) if is_shared else ""
             if is_shared and not account:
-                yield log.broken(where, f"has no {account_field}, in an export of several", conversation)
+                yield log.broken(where, f"has no {account_field}, in an export of several accounts", conversation)
             else:
                 owner = log.valid_id(names.get(account, account)) if is_shared else scope.user_id
                 yield from events_of(conversation, scope, owner, where)
@@ -65,8 +65,8 @@ def _account(value: object, field: str) -> str:
 
 
 def _title(conversation: dict[str, Any], name: str) -> dict[str, str]:
-    """Return the title as metadata of the first message. On every message, it would make an import refuse a renamed
-    conversation, whose messages would differ under the same ids."""
+    """Return the title as metadata of the first message. If every message had it, the next import of a renamed
+    conversation would be refused: all its messages would have other metadata under the same ids."""
     return {"title": title} if isinstance(title := conversation.get(name), str) and title else {}
 
 
@@ -90,7 +90,7 @@ def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str
     """Yield the messages of the displayed branch, and count all others."""
     mapping = log.field_of(conversation, "mapping")
     if not isinstance(mapping, dict):
-        yield log.broken(where, "is no conversation of ChatGPT's export, which has a mapping", conversation)
+        yield log.broken(where, "is no conversation of ChatGPT's export: it has no object `mapping`", conversation)
         return
     session = conversation.get("conversation_id") or conversation.get("id") or where
     parents = {key: log.field_of(node, "parent") for key, node in mapping.items()}
@@ -186,7 +186,7 @@ _OMITTED_BLOCKS = {"thinking": "reasoning", "tool_use": "calls of tools", "tool_
 
 
 def _account_names(source: LogFile) -> Iterator[tuple[str, str]]:
-    """Yield the ids of an organisation's accounts with their addresses, or else their names, which may repeat."""
+    """Yield the id of each account of an organisation with its address, or else with its name, which may repeat."""
     for file in source.members:
         if log.file_name(file.name) == "users.json":
             for one in map(log.parse, elements(file)):
@@ -209,7 +209,7 @@ def claude_events(conversation: Any, scope: ImportScope, owner: str, where: str)
     """Yield the messages of a conversation; with branches, the messages of the displayed branch."""
     messages = log.field_of(conversation, "chat_messages")
     if not isinstance(messages, list):
-        yield log.broken(where, "is no conversation of Claude's export, which has chat_messages", conversation)
+        yield log.broken(where, "is no conversation of Claude's export: it has no list `chat_messages`", conversation)
         return
     session = log.as_text(conversation.get("uuid")) or where
     title = _title(conversation, "name")

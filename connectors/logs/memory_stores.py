@@ -14,7 +14,7 @@ cookbooks/essentials/exporting-memories). Owners and fields match the gateway's 
 Zep's threads (formerly sessions) and facts, and Graphiti's data, in the JSON of their interfaces.
 
     {"thread_id" | "session_id", "user_id", "messages": [message]}, or {"threads" | "sessions": [such]}
-    message: {"uuid", "role" (of v2: a name, with "role_type"), "name"?, "content", "created_at", "metadata"}
+    message: {"uuid", "role" (a name if "role_type" exists, in v2), "name"?, "content", "created_at", "metadata"}
     {"edges" | "facts": [edge], "nodes": [node], "episodes": [episode]}
     edge:    {"uuid", "fact", "name", "source_node_uuid", "target_node_uuid", "valid_at", "invalid_at", "expired_at",
               "created_at", "group_id"?}
@@ -80,7 +80,7 @@ MEM0 = LogFormat(
 
 
 def memory_events(memory: Any, scope: ImportScope, where: str) -> Iterable[bytes]:
-    """Return the events of a memory, with the update of its last change, or of a step of a memory's history."""
+    """Return the events of a memory and its last change, or the event of one step of a memory's history."""
     if not isinstance(memory, dict) or not _is_memory(memory):
         return [log.broken(where, "is no memory of mem0", memory)]
     try:
@@ -88,7 +88,7 @@ def memory_events(memory: Any, scope: ImportScope, where: str) -> Iterable[bytes
     except InvalidRecord as error:
         return [log.broken(where, str(error), memory)]
     if unclear := _unclear_owners(memory, scope):
-        problem = f"has none of {', '.join(ENTITIES)}, and {', '.join(unclear)}: give --user NAME"
+        problem = f"has {', '.join(unclear)}, but none of {', '.join(ENTITIES)}: give --user NAME"
         return [log.broken(where, problem, memory)]
     if "memory_id" in memory:
         return [_history_event(memory, owner, fields, scope)]
@@ -219,9 +219,9 @@ def _entity_names(source: LogFile) -> Iterator[tuple[str, str]]:
 def _zep_events(
     list_name: str, value: Any, thread: dict[str, Any], entities: Mapping[str, str], scope: ImportScope, where: str
 ) -> Iterable[bytes]:
-    """Return the events of an element of a list. `thread` has the fields of the thread whose messages are the list."""
+    """Return the events of an element of a list. `thread`: the other fields of the thread, if the list has messages."""
     if not isinstance(value, dict):
-        return [log.broken(where, "is nothing that Zep gives", value)]
+        return [log.broken(where, "is no object of Zep's", value)]
     messages = value.get("messages")
     if list_name == "messages" and not isinstance(messages, list):  # a list would be a further page
         return _zep_message(value, _session(thread, where), _owner(thread, scope), scope, where)
@@ -254,7 +254,7 @@ def _owner(record: dict[str, Any], scope: ImportScope) -> str:
     if (name := first_named(record, names)) is not None and (owner := log.author_name(log.as_text(record[name]))):
         return log.valid_id(owner)
     if unclear := [name for name in roles.people if record[name]]:
-        raise UsageError(f"{', '.join(unclear)} of a thread may say whose it is: call it user_id, or give --user NAME")
+        raise UsageError(f"{', '.join(unclear)} of a record may be its owner: name it user_id, or give --user NAME")
     return scope.user_id
 
 
@@ -265,7 +265,7 @@ def _zep_message(message: Any, session: str, owner: str, scope: ImportScope, whe
     if not isinstance(content, str) or not content.strip():
         return scope.leave_out(log.EMPTY)
     role, role_type = message.get("role"), message.get("role_type")
-    name = message.get("name"), role if role_type is not None and role != role_type else None
+    names = message.get("name"), role if role_type is not None and role != role_type else None
     return scope.message_events(
         owner,
         message_id=log.as_text(message.get("uuid")) or where,
@@ -273,7 +273,7 @@ def _zep_message(message: Any, session: str, owner: str, scope: ImportScope, whe
         role=_role(role_type or role),
         content=content,
         time=log.time_text(message.get("created_at")),
-        name=next(filter(None, map(log.author_name, name)), None),
+        name=next(filter(None, map(log.author_name, names)), None),
         metadata={"source": "zep"},
     )
 

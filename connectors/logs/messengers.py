@@ -130,7 +130,7 @@ def _chat_owner(chat: dict[str, Any], repeated_names: Set[str], scope: ImportSco
     name, chat_id = log.author_name(chat.get("name")), log.as_text(chat.get("id"))
     if name is None:
         return log.valid_id(f"chat {chat_id}") if chat_id else ""
-    # A group keeps its name alone: it gets another id when it becomes a large group.
+    # The owner of a group has no id in its name, because the id changes when the group becomes a supergroup.
     is_repeated = name in repeated_names and chat.get("type") not in _GROUP_TYPES
     return log.valid_id(f"{name} {chat_id}" if is_repeated else name)
 
@@ -192,7 +192,7 @@ _ORDERS: tuple[log.DateOrder, ...] = get_args(log.DateOrder)
 
 class Dates:
     """Detector of the order of day, month and year in a file, whose lines are in time order. An order fits if every
-    date is valid and none lies more than a day before an earlier one. Without exactly one, an option decides."""
+    date is valid and none lies over a day before that of an earlier line. Unless one order fits, an option decides."""
 
     def __init__(self, name: str, order: log.DateOrder | None) -> None:
         self._name, self._order = name, order
@@ -204,7 +204,7 @@ class Dates:
             return
         self._seen = a, b, c
         for order in [*self._latest]:
-            # 12.31.2025 is no format.
+            # No country writes 12.31.2025.
             found = _valid_date(order, a, b, c) if separator != "." or order != "mdy" else None
             if found is None or (self._latest[order] - found).days > 1:
                 del self._latest[order]
@@ -348,7 +348,7 @@ def _messages(file: LogFile, form: "re.Pattern[str] | None", dates: Dates) -> It
             moment = local_time(found, dates)
             message = _Message(moment, [found["rest"]]) if moment else None
             if moment is None:
-                yield log.broken(f"{file.name}, line {number}", "has no such date or time", line)
+                yield log.broken(f"{file.name}, line {number}", "has an invalid date or time", line)
         elif message:
             message.characters += len(line) + 1
             if message.characters <= RECORD_BYTES + len(line):  # a longer message is refused without its other lines
