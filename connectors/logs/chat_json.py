@@ -15,7 +15,7 @@ LoCoMo's samples have two people and many sessions:
     [{"sample_id": "conv-1", "conversation": {"session_1_date_time": "1:56 pm on 8 May, 2023",
                                               "session_1": [{"speaker", "dia_id", "text", "blip_caption"?}]}}]
 
-Invalid data is never omitted. It becomes an invalid event, which is refused with its wrong fields."""
+Invalid data is never omitted. It becomes an invalid event, which the decode step refuses with a reason."""
 
 import hashlib
 import re
@@ -34,9 +34,9 @@ from recallflow.fields import wire_time
 _SHAREGPT_LISTS = ("conversations", "conversation", "items")  # ShareGPT's names of the messages of a conversation
 _CONVERSATION_KEYS = ("session_id", "conversation_id", "thread_id")
 _TIME_KEYS = ("timestamp", "created", "create_time", "created_at")
-_OWNER_KEYS = ("tenant_id", "environment")
+_TENANT_KEYS = ("tenant_id", "environment")
 _MESSAGE_KEYS = ("id", "type", "role", "content", "name", "metadata")
-_EVENT_FIELDS = frozenset(("user_id", *_CONVERSATION_KEYS, *_TIME_KEYS, *_OWNER_KEYS, *_MESSAGE_KEYS))
+_EVENT_FIELDS = frozenset(("user_id", *_CONVERSATION_KEYS, *_TIME_KEYS, *_TENANT_KEYS, *_MESSAGE_KEYS))
 _SHAREGPT = ("from", "value")  # ShareGPT's names of role and content
 _EMPTY_VALUES: tuple[object, ...] = (None, "", [], {})
 _CONTENT_SUBSTITUTES = ("tool_calls", "function_call", "refusal", "audio")  # such a message may have no content
@@ -97,11 +97,11 @@ class Conversations:
         if isinstance(element, dict) and (name := messages_field(element)) is not None:
             messages = element[name]
             yield from self.conversation_events(element, number, messages if isinstance(messages, list) else [messages])
-        else:  # messages outside of conversations form one conversation, unless they have the field of another
+        else:  # messages outside of conversations form one conversation, unless a field names theirs
             yield self._event(element, {"session_id": self._session(1)}, number, self._digest)
 
     def conversation_events(self, fields: dict[str, Any], number: int, messages: Iterable[object]) -> Iterator[bytes]:
-        """Yield the events of a conversation with an index in the log. Bytes are invalid messages, and stay."""
+        """Yield the events of the log's conversation `number`. Invalid messages are bytes: yield them unchanged."""
         roles, digest = None if self._is_table else owners.field_roles(fields), _new_digest()
         conversation = self._fields(fields, _first_filled(fields, ("id",), self._session(number)), roles)
         if roles is not None and roles.people:
@@ -112,7 +112,7 @@ class Conversations:
     def _fields(self, element: dict[str, Any], session_id: object, roles: owners.FieldRoles | None) -> dict[str, Any]:
         """Return the event fields that a conversation passes to its messages, or the fields of a message. `roles` are
         the roles of its keys; None for the row of a table."""
-        fields = {key: element[key] for key in _OWNER_KEYS if element.get(key) is not None}
+        fields = {key: element[key] for key in _TENANT_KEYS if element.get(key) is not None}
         owner = element.get("user_id") if roles is None else owner_of(element, roles)
         if owner is not None and not self.scope.user_given:
             self._has_owners = self._has_owners or roles is not None
@@ -271,7 +271,7 @@ def _sample_events(sample: object, scope: ImportScope) -> Iterator[dict[str, Any
     if not isinstance(sample, dict) or not isinstance(conversation, dict):
         yield _malformed({}, sample)
         return
-    # A sample without a name does not belong to the default owner: its events have no owner, and are refused.
+    # Without `--user`, a sample without a name has no owner, and its events are refused.
     owner = {} if scope.user_given and "sample_id" not in sample else {"user_id": sample.get("sample_id")}
     matches = filter(None, map(_SESSION.fullmatch, conversation))
     for number, session in sorted((int(match[1]), match[0]) for match in matches):
@@ -301,7 +301,7 @@ def _turns(fields: dict[str, Any], number: int, turns: object) -> Iterator[dict[
 
 
 def _turn_content(turn: dict[str, Any]) -> dict[str, Any]:
-    """Return the text and the caption of the image; an empty content if the turn has neither."""
+    """Return the content: the text and the caption of the image; no field if the turn has neither."""
     text, caption = turn.get("text"), turn.get("blip_caption")
     if not caption:
         return {"content": text} if text is not None else {}

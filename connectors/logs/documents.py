@@ -44,9 +44,9 @@ def parsed(text: bytes) -> object:
 
 
 def elements(source: LogFile, *path: str, most_bytes: int = ELEMENT_BYTES) -> Iterator[bytes]:
-    """Yield the JSON of each element of the array at a path of keys (none: the document itself), or a value that is no
-    array. An element longer than `most_bytes` is cut one byte later. A cut or broken element is not JSON, and callers
-    must yield it unchanged, so that the decode step refuses it."""
+    """Yield the JSON of each element of the array at a path of keys (no keys: the document itself). A value there that
+    is no array is yielded as one element. A longer one is cut to `most_bytes` + 1 bytes. A cut or broken element
+    is not JSON, and callers must yield it unchanged, so that the decode step refuses it."""
     for _, element in elements_with_fields(source, *path, EACH, most_bytes=most_bytes):
         yield element
 

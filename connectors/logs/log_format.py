@@ -28,7 +28,7 @@ _ID_CHARACTERS, _NAME_CHARACTERS = 128, 512
 _SHOWN_CHARACTERS = 500  # quoted part of an invalid value
 _TIME_CHARACTERS = 64
 _REASON_CHARACTERS, _REASONS_MAX = 64, 100
-_SECONDS_BELOW = 10**12  # a limit that keeps years at four digits
+_SECONDS_BELOW = 10**12  # larger numbers are invalid as epoch seconds
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _INVISIBLE = re.compile(r"[\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]+")  # direction and zero-width marks
@@ -133,7 +133,7 @@ class LogFormat(NamedTuple):
 
 
 def _cut(value: Any, levels: int) -> Any:
-    """Return a value cut below a level. An event may have fewer levels, so it is still refused for its nesting."""
+    """Return a value without its deeper levels. The limit of an event is lower, so the event is still refused."""
     if levels == 0:
         return None
     if isinstance(value, dict):

@@ -95,7 +95,7 @@ def is_scalar(value: object) -> bool:
 
 
 def identifier_text(value: object) -> object:
-    """Return a whole number as text, in the form of event ids. Tables store 7 as 7.0 where a row has no value."""
+    """Return a whole number as text, in the form of event ids. A column with missing values may have 7.0 for 7."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     return str(int(value)) if isinstance(value, int) or value.is_integer() else value
@@ -109,7 +109,7 @@ def unclear_identities(fields: Iterable[str], owner: str | None = None) -> list[
     found = []
     for field in (field for field in fields if len(field) <= _NAME_CHARACTERS and snake_case(field) not in _NO_PERSON):
         words = _words(field)
-        # A name looks like a person with a word for people, and otherwise only words of ids, names and addresses.
+        # A name looks like a person if it has a word for people, and all its other words are qualifiers.
         if words & people and words <= _PERSON_WORDS | _QUALIFIERS and not words & own & _PERSON_WORDS:
             found.append(field)
     return found

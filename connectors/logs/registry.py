@@ -165,11 +165,11 @@ _LINE_FORMATS = ("events", "openai")  # formats of lines, whose files grow
 
 
 def log_name(log: Log, scope: ImportScope) -> str:
-    """Return the name of a log in positions. A repeated replay of the same log continues where the last one stopped.
+    """Return the log's name in the positions of its events. A repeated replay continues where the last one stopped.
 
     A file of lines is identified by its path and first line, so that a replay of a grown file continues. Other logs are
-    identified by content: a later export of the same conversations is another log, whose events apply once by their
-    ids. The options of an import are part of the identity, except for events, which contain their owners."""
+    identified by content: a later export of the same conversations is another log, but an event with a known id is not
+    applied again. The options of an import are part of the identity, except for events, which contain their owners."""
     owner = scope.tenant_id, scope.user_id, scope.user_given, scope.environment, scope.date_order, str(scope.zone)
     options = "" if log.format.name == "events" else repr((log.format.name, log.columns, owner))
     if log.source.path is not None and log.format.name in _LINE_FORMATS:

@@ -47,14 +47,14 @@ HEAD_BYTES = 256 * 1024
 
 
 def piece(file: BinaryIO, most_bytes: int) -> bytes:
-    """Return the next piece, of one read; empty at the end. A larger read would lose data of a truncated file."""
+    """Return the bytes of one read; none at the end. Several reads would lose the bytes before a damaged end."""
     return cast("bytes", file.read1(most_bytes))  # type: ignore[attr-defined]
 
 
 @dataclass(slots=True)
 class LogFile:
-    """File, standard input, folder or archive, with progress. `total_bytes` is the size before decompression, and
-    `done_bytes` the part read; `path` is that of a file; `checksum` is that of an archive entry."""
+    """File, standard input, folder or archive, with progress. `total_bytes` is the size before `.gz` or `.zst` is
+    decompressed, and `done_bytes` the part read; `path` is that of a file; `checksum` is that of an archive entry."""
 
     name: str  # path within a folder or archive, or else the file name, without `.gz` and `.zst`
     where: str  # path in messages
@@ -175,7 +175,7 @@ def _folder(path: Path) -> LogFile:
 
 
 def _archive(where: str, name: str, size: int, open_raw: Opener) -> LogFile:
-    """Open a zip archive of `size` bytes. Compressed entries are decompressed; an inner archive is a plain file."""
+    """Open a zip archive of `size` bytes. Compressed entries are decompressed; inner archives are not opened."""
     file = open_raw()
     try:
         archive = zipfile.ZipFile(file)
@@ -255,8 +255,8 @@ def _spool(standard_input: BinaryIO, file: BinaryIO) -> None:
 
 
 def _decompressed(file: io.BufferedReader, where: str, most_bytes: int) -> BinaryIO:
-    """Return a reader that refuses to give more than `most_bytes` decompressed bytes. The first bytes show compression
-    and not the name: a browser decompresses a file and may keep its name."""
+    """Return a reader that refuses to give more than `most_bytes` decompressed bytes. Compression is detected
+    by the first bytes: a browser may decompress a file and keep its name."""
     start = file.peek(4)[:4]
     stream: Stream
     if start.startswith(GZIP):

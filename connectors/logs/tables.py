@@ -61,8 +61,8 @@ class TableReader:
         self._conversations = Conversations(log, replace(scope, user_given=False) if "user_id" in columns else scope)
 
     def read(self, names: Sequence[str], rows: Iterator[Row | bytes]) -> Iterator[bytes]:
-        """Yield the events of a table with the columns `names`. Unreadable rows are bytes, and stay. Raise UsageError
-        for a missing column, a table without texts, or as `fields` does."""
+        """Yield the events of a table with the columns `names`. Yield unreadable rows, which are bytes, unchanged.
+        Raise UsageError for a missing column, a table without texts, or as `fields` does."""
         if missing := [column for column in self._columns.values() if column not in names]:
             raise UsageError(f"{self._log}: no column {missing[0]}; there are {', '.join(names)}")
         first = [*islice(rows, _SAMPLE_ROWS)]
@@ -130,9 +130,9 @@ def _exported_event(element: Row) -> Row:
 
 
 def mapped(names: Sequence[str], columns: Columns, sample: Sequence[Row] = (), *, owned: bool = True) -> dict[str, str]:
-    """Return column → field: the columns of options (`columns`: field → column), and guesses by name, of the owner only
-    if `owned`. In the first rows, `sample`, a column with lists or structs is neither owner nor session, and a column
-    with roles alone is the role under any name."""
+    """Return column → field: the columns of options (`columns`: field → column), and guesses by name. Guess the owner
+    only if `owned`. `sample` has the first rows: a column with lists or structs is no owner, speaker or session;
+    a column that is named like an owner or speaker, and has only roles, is the role."""
     found = {column: field for field, column in columns.items()}
     by_name = {owners.snake_case(name): name for name in reversed(names)}
     for field, guesses in _COLUMN_NAMES.items():
@@ -308,7 +308,7 @@ def parquet_format(columns: Columns) -> LogFormat:
 
         with source.open() as file:
             try:
-                # No read-ahead: a row group is held one page per column, at any size.
+                # Without read-ahead, only one page per column is in memory, however large a row group is.
                 table = ParquetFile(_seekable(file), pre_buffer=False, buffer_size=1024 * 1024)
                 batches = table.iter_batches(batch_size=_BATCH_ROWS, use_threads=False)
                 rows: Iterator[dict[str, Any] | bytes] = (row for batch in batches for row in _parquet_rows(batch))

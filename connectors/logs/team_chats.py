@@ -149,7 +149,7 @@ def _slack_author(message: dict[str, Any], people: Mapping[str, str]) -> str | N
 
 
 def _slack_text(message: dict[str, Any], people: Mapping[str, str], scope: ImportScope) -> str:
-    """Return the text and file names. Next to a text, attachments and blocks are previews, and omitted."""
+    """Return the text and file names. If it has a text, attachments and blocks are previews, and omitted."""
     texts = [_without_markup(log.text_of(message, "text"), people)]
     attachments = log.list_of(message, "attachments")
     if texts[0]:
@@ -270,7 +270,7 @@ def discord_message(
 
 
 def _discord_text(message: dict[str, Any]) -> str:
-    """Return text, forwarded text and file names. Next to a text, embeds are previews, and omitted."""
+    """Return text, forwarded text and file names. If it has a text, embeds are previews, and omitted."""
     texts = [log.text_of(message, "content")]
     if forwarded := log.text_of(message.get("forwardedMessage"), "content"):
         texts.append(f"[forwarded]\n{forwarded}")
