@@ -233,7 +233,7 @@ class StateDirectory(contextlib.AbstractContextManager["StateDirectory"]):
 
     @property
     def unfit(self) -> Counter[tuple[str, str]]:
-        """Number of this run's events without effect (source memory deleted or changed), by type and reason."""
+        """Number of this run's events without effect (such as those of a deleted source), by type and reason."""
         return sum((partition.unfit for partition in [*self._partitions.values()]), self._unfit_of_closed.copy())
 
     @property

@@ -274,7 +274,7 @@ class _OwnerCheck:
         if (source := row.derived_from) is not None:
             self._sources[row.seq] = [one["memory_id"] for one in (source, *source.get("others", []))]
         if self._name(row.id) != name or row.version != version:
-            yield f"contains version {row.version} of another memory"
+            yield f"contains version {row.version}, or another memory"
 
     def _read_vectors(self, value: bytes) -> Iterator[str]:
         stored = rows.Vectors.decode(value)
