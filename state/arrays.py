@@ -111,7 +111,7 @@ class JoinedArray:
         return self._joined.nbytes + self._unjoined_bytes
 
     def extend(self, values: npt.ArrayLike, count: int, lookup: Array | None = None) -> None:
-        """Append copies of `count` values, or one value repeated. With `lookup`, values are indexes in this array."""
+        """Append copies of `count` values, or one value repeated. With `lookup`, values are indexes in `lookup`."""
         if len(self._unjoined) == self.MAX_UNJOINED:
             self._join()
         part = np.array(values, getattr(values, "dtype", self._dtype))

@@ -17,7 +17,7 @@ from recallflow.state.folders import copy_database, numbers_in, partition_folder
 from recallflow.state.lock import LOCK, locked
 
 CACHE_BYTES = 1024 * 1024
-CONTENTS = "checkpoint.json"  # numbers of the partitions in a checkpoint: a directory may have a part of them
+CONTENTS = "checkpoint.json"  # numbers of the partitions in a checkpoint: a directory may have only some
 DATABASE_LOCK = "LOCK"  # RocksDB creates it at the first opening of a database or of its checkpoint
 
 
@@ -66,7 +66,7 @@ def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Non
                                 ignore=shutil.ignore_patterns(DESCRIPTION, LOCK, CONTENTS))  # fmt: skip
                 with StateDirectory(state_dir, described, at_rest, CACHE_BYTES, lock_wait_s=0) as directory:
                     directory.existing_partitions()
-                restrict_tree(state_dir)  # versions before these permissions may have written the checkpoint
+                restrict_tree(state_dir)  # an older version may have written the checkpoint with other permissions
                 sync_tree(state_dir)
                 (state_dir / RESTORING).rename(state_dir / DESCRIPTION)
                 sync(state_dir)

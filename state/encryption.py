@@ -164,7 +164,7 @@ class Keyring:
 
 
 _KEY_CACHE_BYTES = 2 * 1024 * 1024  # about ten thousand owners' keys
-_USER_END, _TENANT_END = keys.OWNER_BYTES, 2 * keys.OWNER_BYTES  # of these parts of an owner's key record
+_USER_END, _TENANT_END = keys.OWNER_BYTES, 2 * keys.OWNER_BYTES  # ends of these hashes in an owner's key record
 
 
 class OwnerKeys:
@@ -229,7 +229,7 @@ _VECTOR_TABLES = (keys.VECTORS[0], keys.PAST_VECTORS[0])
 
 
 class Unsealed:
-    """Values of an unencrypted directory: unchanged."""
+    """Codec of an unencrypted directory: it leaves values unchanged."""
 
     def seal(self, key: bytes, value: bytes) -> bytes:  # noqa: ARG002
         return value
@@ -239,7 +239,7 @@ class Unsealed:
 
 
 class Sealed:
-    """Values of an encrypted directory. Encrypted vectors stay readable if `encrypt_vectors` is turned off."""
+    """Codec of an encrypted directory. Encrypted vectors stay readable if `encrypt_vectors` is turned off."""
 
     def __init__(self, keyring: Keyring, owner_keys: OwnerKeys) -> None:
         self._directory = keyring.cipher

@@ -310,7 +310,7 @@ class OwnerGraph:
         if self._unions is not None and not self._unions:
             return edges
         merged = self._between_entities(edges)
-        # Equal edges are merged only if the owner has joined names. Without equal edges, those need not be read.
+        # Equal edges are merged only if the owner has joined names, which are read only if there are equal edges.
         return merged[:limit] if len(merged) == len(edges) or self.unions() else edges
 
     def _between_entities(self, edges: Iterable[Edge]) -> list[Edge]:
@@ -322,7 +322,7 @@ class OwnerGraph:
         return [_merged(equal_edges) for equal_edges in shared.values()]
 
     def _name_keys(self, key: codec.NodeKey) -> tuple[codec.NodeKey, ...]:
-        """Return the key of each name of a node's entity, the main one first. A memory has only one, without unions."""
+        """Return the key of each name of a node's entity, the main one first. For a memory, unions are not read."""
         return (key,) if key.memory else self.unions().names(key)
 
     def _canonical(self, key: codec.NodeKey) -> codec.NodeKey:
@@ -363,7 +363,7 @@ def _node(rows: Sequence[codec.NodeRow]) -> Node:
     first = rows[0]
     properties = {field: value for row in reversed(rows) for field, value in (row.properties or {}).items()}
     if len(rows) > 1 and first.urn != first.name:
-        properties.pop("name", None)  # it is the URN's, which is among the names
+        properties.pop("name", None)  # only the URN's node has this property; the entity has its own name
     urns = (row.urn for row in rows if row.urn is not None)
     aliases = tuple(row.name for row in rows[1:] if row.urn != row.name)
     archived = any(row.archived for row in rows)

@@ -177,7 +177,7 @@ class HotGraph:
         return self._names
 
     def window(self, newest: int) -> SketchWindow:
-        """Return the sketches of the memories up to `newest`, loaded at the first call: before an event changes any."""
+        """Return the sketches of the memories up to `newest`, loaded at the first call. `publish` updates them."""
         if self._window is None:
             self._window = SketchWindow()
             first = keys.links(self._owner, max(0, newest - WINDOW + 1))
@@ -208,10 +208,10 @@ class HotGraph:
 
     def _cache_vector(self, seq: int, vector: Matrix | None) -> None:
         slot = seq % MAX_CACHED_VECTORS
-        own, _ = self._vectors.get(slot, (_NO_SEQ, None))
-        if vector is not None and own <= seq:  # the newest are kept
+        cached, _ = self._vectors.get(slot, (_NO_SEQ, None))
+        if vector is not None and cached <= seq:  # the newest are kept
             self._vectors[slot] = seq, vector
-        elif own == seq:
+        elif cached == seq:
             del self._vectors[slot]
 
     def publish(self, staged: StagedGraphChanges) -> None:

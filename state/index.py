@@ -392,9 +392,9 @@ class OwnerIndex:
     def is_assistant_chat(self) -> Mask:
         """Return a mask of the memories from chats of one person with an assistant.
 
-        A session is such a chat if one person and an assistant wrote in it, and none if several persons did. Memories
-        of other sessions, and without a session, count like most memories of these two kinds. Without any of these,
-        all count as such chats if only one person wrote."""
+        A session of one person and an assistant is such a chat; a session of several persons is a group chat. All
+        other memories count like the majority of these two kinds. If no memory is of these kinds, all memories count
+        as such chats if at most one person wrote."""
         facts = self.conversation.facts
         sessions, persons = facts["session"] + 1, is_person(facts, self.names)
         count = int(sessions.max(initial=0)) + 1
@@ -413,7 +413,7 @@ class OwnerIndex:
 
     @cached_property
     def asks(self) -> Mask:
-        """Return a mask of the memories that contain a question or, in a chat with an assistant, end with one."""
+        """Return a mask of the memories that contain a question or, if from a chat with an assistant, end with one."""
         flags = self.conversation.facts["flags"]
         found: Mask = np.where(self.is_assistant_chat, flags & ENDS_ASKING, flags & HAS_QUESTION) != 0
         return found

@@ -208,7 +208,7 @@ class Partition(AbstractContextManager["Partition"]):
     def erase(
         self, owners: Sequence[bytes], user: bytes, values: Values, position: Position | None, delta: Counts
     ) -> None:
-        """Delete a user's owners, in ONE WriteBatch with the changes of the event and the marks. Raise StorageError."""
+        """Delete a user's owners and mark them for `cleaning`, in ONE WriteBatch with the event. Raise StorageError."""
         self.commit()
         for owner in owners:
             self.forget_key(owner, user)

@@ -65,7 +65,7 @@ class Rows(NamedTuple):
 
     positions: Array  # position of each row's memory in the range, ascending
     codes: Codes  # (rows, dimension) bytes, `masked`
-    units: Array  # the unit of each row
+    units: Array  # the factor from each row's bytes to its numbers
 
 
 class Segment(NamedTuple):

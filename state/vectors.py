@@ -11,7 +11,7 @@ from recallflow.embedder import Matrix
 from recallflow.state.arrays import Codes, GrowingArray, Ints, Mask, ranges
 from recallflow.state.segment import Rows, masked
 
-ONE = 127  # the byte of a row's largest number
+_LARGEST = 127  # a row's largest number, in units of the row
 _ZERO = 128  # the stored byte of 0
 # Multiplications that OpenBLAS runs on one thread. On busy cores, threads that wait for each other are slower than one:
 # 100,000 rows of 384 floats took 17 ms (p95 150 ms) on two busy cores as a whole, 13 ms (p95 16 ms) in parts. For few
@@ -24,7 +24,7 @@ _ROW_GROUP = 16
 _MOVED_AT_ONCE = 1_000  # rows after a removed one
 _SLOTS_AT_ONCE = 64  # slots with several rows per computation of means
 _MEMBERS_AT_ONCE = 1_000  # members of episodes per computation of centroids
-faiss.omp_set_num_threads(1)  # for the same reason
+faiss.omp_set_num_threads(1)  # see `_SINGLE_THREAD`
 
 
 class VectorIndex:
@@ -53,7 +53,7 @@ class VectorIndex:
 
     def add(self, slots: Ints, matrix: Matrix) -> None:
         """Append rows after all others. `slots`: (rows,); `matrix`: (rows, dimension) float32, L2-normalised."""
-        units = np.abs(matrix).max(axis=1, keepdims=True) / np.float32(ONE)
+        units = np.abs(matrix).max(axis=1, keepdims=True) / np.float32(_LARGEST)
         codes = np.divide(matrix, units, out=np.zeros(matrix.shape, np.float32), where=units > 0)
         np.rint(codes, out=codes)
         codes += _ZERO
@@ -164,8 +164,8 @@ class VectorIndex:
 class Clusters:
     """The centroids of episodes, computed on request.
 
-    A memory changes one episode. The centroids and cosines of the others are taken from the earlier clusters, because
-    their computation took a tenth of the time of a query after a memory."""
+    A new memory changes one episode. The centroids and cosines of the others are taken from the earlier clusters:
+    computing them again took a tenth of the time of the next query."""
 
     def __init__(
         self, vectors: VectorIndex, order: tuple[Ints, Ints], episodes: tuple[Ints, Ints, Ints],
