@@ -206,7 +206,7 @@ class OwnerGraph:
                     yield edge
 
     @property
-    def mark(self) -> bytes:
+    def store_id(self) -> bytes:
         """Return four bytes that identify the order of `edges_after`, which differs between state directories."""
         return self._partition.keyring.name(self._owner, "")[:4]
 
