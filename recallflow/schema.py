@@ -17,7 +17,7 @@ from recallflow.responses import AVRO, PROTOBUF, Receipt, Response
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 REFERENCE = "#/components/schemas/{model}"
 BINDING = "0.5.0"  # of the Kafka binding
-OWNER_KEY = "tenant_id/user_id (percent-encoded): the events of one user are in one partition, in order"
+OWNER_KEY = "tenant_id/user_id, unencoded: the events of one user are in one partition, in order"
 DECISION_KEY = "tenant_id/kind/name"
 ONCE, INTERNAL = "One response to each query, written once", "Internal, may change"
 
@@ -42,7 +42,7 @@ def registered_schema(name: str, response_format: str) -> tuple[str, str]:
 
 
 class Channel(NamedTuple):
-    """A topic. `reads`: the engine reads the topic, and does not write it. `schema` is the name of the schema of its
+    """A topic. `reads`: the topic is an input of the engine, not an output. `schema` is the name of the schema of its
     `content`, a model or a union of models; None for a topic of arbitrary bytes."""
 
     name: str
@@ -69,7 +69,7 @@ CHANNELS = (
     Channel("recallResponses", "recall.responses", False, "response", Response, OWNER_KEY, ONCE),
     Channel("memoryReceipts", "memory.receipts", False, "receipt", Receipt, OWNER_KEY, "Outcomes of events"),
     Channel("deadLetters", "dead.letters", False, None, None, "that of the refused record",
-            "Refused records, as they were"),
+            "Refused records, without secrets, cut if too large"),
     Channel("auditLog", "audit.log", False, "audit", AuditRecord, OWNER_KEY,
             "Access log, if it is enabled"),
     Channel("enrichmentRequests", "enrichment.requests", False, "enrichment-request", EnrichmentRequest, OWNER_KEY,
