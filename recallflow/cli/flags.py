@@ -74,11 +74,11 @@ FLAGS = {
     "engine.reranker": Flag("--reranker", "NAME", "cross-encoder that reranks the best candidates"),
     "engine.reranker_path": Flag("--reranker-path", "DIR", "local copy (with meaning or hash: --model-path too)"),
     "engine.reranker_url": Flag("--reranker-url", "URL", "reranking service, in place of a local model"),
-    "engine.rerank_timeout_ms": Flag("--rerank-timeout-ms", "MS", "time limit; later answers omit reranking", "1500"),
+    "engine.rerank_timeout_ms": Flag("--rerank-timeout-ms", "MS", "time limit; then reranking is skipped", "1500"),
     "llm.model": Flag("--llm", "NAME", "language model behind an API"),
     "llm.base_url": Flag("--llm-url", "URL", "URL of another service with OpenAI's protocol"),
     "llm.timeout_ms": Flag("--llm-timeout-ms", "MS", "time limit of each attempt", "30000"),
-    "llm.query_timeout_ms": Flag("--llm-query-timeout-ms", "MS", "in a query; later answers omit the model", "1500"),
+    "llm.query_timeout_ms": Flag("--llm-query-timeout-ms", "MS", "time limit in a query; then it is skipped", "1500"),
     "enrichment.relationships": Flag("--enrich-relationships", None, "find relations between memories"),
     "enrichment.facts": Flag("--enrich-facts", None, "extract facts from messages"),
     "enrichment.categories": Flag("--enrich-categories", None, "assign memories to categories"),
@@ -91,7 +91,7 @@ FLAGS = {
     "engine.cache_bytes": Flag("--cache-bytes", "SIZE", "memory for cached owners, such as 2G", "512MiB"),
     "engine.sync_ms": Flag("--sync-ms", "MS", "interval of syncs to disk, and of barriers", "500"),
     "run.processes": Flag("--processes", "N", "number of member processes; auto: one per CPU", "1"),
-    "run.deployment": Flag("--deployment", "NAME", "whose members share partitions (default: recallflow-MEMORY_TOPIC)"),
+    "run.deployment": Flag("--deployment", "NAME", "name of the consumer group (default: recallflow-INPUT_TOPIC)"),
     "run.session_timeout_s": Flag("--session-timeout-s", "S", "silence after which another member takes over", "15"),
     "run.own": Flag("--own", "PARTITIONS", "partitions assigned by hand, such as 0-7, in place of the group's"),
     "run.instance_id": Flag("--instance-id", "NAME", "static member id, which keeps its partitions during a restart"),
@@ -109,7 +109,7 @@ FLAGS = {
     "serve.host": Flag("--host", "HOST", "listening host", "127.0.0.1"),
     "serve.port": Flag("--port", "PORT", "listening port; 0 chooses a free port", "8080"),
     "serve.reply_topic": Flag("--reply-topic", "TOPIC", "topic for answers, in place of the response topic"),
-    "serve.reply_partition": Flag("--reply-partition", "N", "the only partition of it to read (default: all)"),
+    "serve.reply_partition": Flag("--reply-partition", "N", "only this partition of the reply topic (default: all)"),
     "encryption.master_key_file": Flag("--master-key-file", "FILE", "key that encrypts the state: base64, 32 bytes"),
     "encryption.kms_key": Flag("--kms-key", "ID", "AWS KMS key that encrypts the state, by id or ARN"),
     "topics.memory": Flag("--memory-topic", "TOPIC", "memory events", "memory.events"),
@@ -194,7 +194,7 @@ def check_no_control(options: argparse.Namespace) -> None:
 
 
 def add_tenant(parser: argparse.ArgumentParser, help_text: str | None = None) -> None:
-    """Add the tenant of a decision, and the options for their destination: control topic or file."""
+    """Add the tenant of a decision, and the options for its destination: control topic or file."""
     parser.add_argument("tenant", metavar="TENANT", help=help_text)
     add_kafka(parser, "topics.control")
     add_control(parser)
@@ -225,8 +225,8 @@ def config_and_origins(options: argparse.Namespace) -> "tuple[Config, dict[str, 
 
 
 def _check_state_dir(options: argparse.Namespace) -> None:
-    """Raise UsageError if --state-dir names a missing directory, and the command has --create, which was not given. A
-    directory in the configuration is created without --create."""
+    """Raise UsageError if --state-dir is empty, or names a missing directory and the command's --create was not given.
+    A directory in the configuration is created without --create."""
     state_dir = getattr(options, "state_dir", None)
     if state_dir == "":
         raise UsageError("--state-dir is empty (an unset variable?): give a folder, such as . for the current one")

@@ -399,7 +399,7 @@ def run_episodes(options: argparse.Namespace) -> None:
 
 def run_forget(options: argparse.Namespace) -> int:
     """Forget memories permanently.
-    One memory, or all that match every given session, category and tag. On a terminal it asks for confirmation.
+    One memory, or all that match every given filter. On a terminal it asks for confirmation.
     $ recallflow forget home --yes --state-dir memory"""
     conditions = {name: value for name in _QUERY_FILTERS if (value := getattr(options, name)) is not None}
     if (options.id is None) == (not conditions):

@@ -30,7 +30,7 @@ FOLLOWED = {
 WAIT_S = 0.5  # limit of one read
 SHOWN_CHARACTERS = 200
 CODES = get_args(ErrorCode)
-DENIED = ("unauthenticated", "forbidden")  # errors of senders
+DENIED = ("unauthenticated", "forbidden")  # refusals because of the sender
 
 
 def line_of(message: Any, name: str) -> Text:
@@ -202,10 +202,9 @@ def run_dlq_list(options: argparse.Namespace) -> None:
 
 def run_dlq_replay(options: argparse.Namespace) -> int:
     """Send refused records again, unchanged, each once.
-    They go to their topics, with auth.api_key where that is given. A record that was sent is left out of every later
-    replay. Cut and masked records are read from their topic; those that it has lost are left out, with exit code 1.
-    So are records whose sender was not known or not allowed to, unless --code names that reason: they would be
-    believed, as yours.
+    They go to their topics, with auth.api_key if it is set. Later replays omit records that were sent. Cut and masked
+    records are read from their topic; those that it has lost are omitted, with exit code 1. So are records that were
+    refused as unauthenticated or forbidden, unless --code names that reason: they would be sent with your credentials.
     $ recallflow dlq replay --code internal_error --dry-run --bootstrap-servers localhost:9092
     $ recallflow dlq replay --code internal_error --since 2026-03-01T08:00Z --bootstrap-servers localhost:9092"""
     from recallflow.connectors.kafka.sender import DeadLetterReplay
@@ -213,7 +212,7 @@ def run_dlq_replay(options: argparse.Namespace) -> int:
 
     chosen = config(options)
     kafka, topics = chosen.kafka, chosen.topics
-    # This ends the transaction of an earlier replay, whose marks are read afterwards.
+    # This aborts the open transaction of an earlier replay, so that its markers can be read afterwards.
     replay = None if options.dry_run else DeadLetterReplay(kafka, topics.dead_letters)
     every = letters_to_replay(kafka, topics.dead_letters)
     letters = with_originals(kafka, [letter for letter in every if _is_selected(letter, options)])

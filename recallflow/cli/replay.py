@@ -17,7 +17,7 @@ def add_replay(commands: Commands) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help=text)
     parser.add_argument("--embedded", action="store_true", help="import into --state-dir, without Kafka")
     parser.add_argument("--format", metavar="NAME", help="format of the log (default: detected)")
-    text = "of a table (Parquet, CSV, JSON lines): column of content, user_id, timestamp, …"
+    text = "in a table (Parquet, CSV, JSON lines): the column of content, user_id, timestamp, …"
     add_repeated(parser, "--column", "columns", "FIELD=COLUMN", text, _column)
     parser.add_argument("--date-order", choices=DATES, help="order in ambiguous dates such as 1/2/24")
     parser.add_argument("--zone", metavar="NAME", help="time zone of times without one (default: UTC)")
