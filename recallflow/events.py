@@ -32,7 +32,7 @@ from recallflow.owner import Owner
 
 Labels = Annotated[list[Name], Field(max_length=limits.LABELS_MAX)]
 Summary = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
-WholeSummary = Annotated[NonEmpty, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
+NonBlankSummary = Annotated[NonEmpty, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
 Evidence = Annotated[str, StringConstraints(max_length=limits.EVIDENCE_CHARACTERS)]
 # Kinds of memories that `add` of a Python client accepts. On the wire a kind is any name.
 KINDS = (*("fact", "preference", "decision", "plan", "event", "relationship", "skill", "goal", "task", "note", "rule"),
@@ -279,7 +279,7 @@ class CategorySummary(Event):
 
     type: Literal["category.summary"]
     category: Name
-    summary: WholeSummary
+    summary: NonBlankSummary
     derived_from: DerivedFrom | None = None
 
 
@@ -288,7 +288,7 @@ class EpisodeSummary(Event):
 
     type: Literal["episode.summary"]
     episode_id: Identifier
-    summary: WholeSummary
+    summary: NonBlankSummary
     derived_from: DerivedFrom | None = None
 
 
@@ -351,7 +351,7 @@ class UserErase(Event):
     def _whole(self) -> Self:
         for part in ("project_id", "session_id"):
             if getattr(self, part) is not None:
-                raise ValueError(f"{part}: a user is erased as a whole; memory.forget removes memories of a kind")
+                raise ValueError(f"{part}: a user is erased as a whole; send memory.forget to remove some memories")
         return self
 
     @property
@@ -405,7 +405,7 @@ class EnrichmentRequest(Event):
     """Request about one memory, one ended episode, or one category.
 
     `source` is the position of the event that caused the request. `memories` are its subject: the memory, or all of
-    the episode or category. `similar` and `recent` are other memories. `entities` are known. `text` is to be embedded.
+    the episode or category; `similar` and `recent` are others. `entities` are known entities. `text` is to be embedded.
     """
 
     type: Literal["enrichment.request"]
@@ -422,7 +422,7 @@ class EnrichmentRequest(Event):
 
 
 class TaskFailure(Model):
-    """A failed task of a request, with the `code` of receipts."""
+    """A failed task of a request. Receipts have the same `code`."""
 
     task: Task
     code: str

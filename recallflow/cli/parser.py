@@ -45,7 +45,7 @@ class HelpFormatter(RichHelpFormatter):
         help_width = UNWRAPPED if columns is None else min(columns, WIDTH_MAX)
         super().__init__(prog, max_help_position=30, width=help_width, console=console(stderr=stderr))
 
-    def add_commands(self, lines: Sequence[str]) -> None:
+    def add_examples(self, lines: Sequence[str]) -> None:
         """Add example commands. A long one continues after a backslash, before an option."""
         indent = " " * self._current_indent
         wrapped = []
@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
         self.examples, self._groups = tuple(examples), groups
 
     def format_usage(self) -> str:
-        """Return the usage in one line, without options: the help lists these."""
+        """Return the usage in one line, with required options only: the help lists all."""
         return f"usage: {self._usage()}\n"
 
     def format_help(self, *, stderr: bool = False) -> str:
@@ -101,7 +101,7 @@ class Parser(argparse.ArgumentParser):
             formatter.end_section()
         if self.examples:
             formatter.start_section("examples")
-            formatter.add_commands(self.examples)
+            formatter.add_examples(self.examples)
             formatter.end_section()
         formatter.add_text(self.epilog)
         return formatter.format_help()
