@@ -42,7 +42,7 @@ from recallflow.verbs.results import map_future, new_future
 from recallflow.verbs.verbs import After, AsyncCalls, SyncCalls, Verbs, async_call, given_fields, sync_call
 
 __all__ = ["AsyncRecallClient", "CatchingUp", "DeliveryFailed", "QueryFailed", "QueryTimeout", "RecallClient"]
-USERS_MAX = 10_000  # remembered users: the engine applied the last write of another user long ago
+USERS_MAX = 10_000  # remembered users; the engine applied the writes of forgotten ones long ago
 _log = logging.getLogger(__name__)
 
 
@@ -145,7 +145,7 @@ class ClientTopics(NamedTuple):
 
 class NewKey(NamedTuple):
     """A new API key. `text` is the secret that its holder sends; it is not stored and cannot be shown again. `event` is
-    its record, which revokes it, and `position` the position of that event."""
+    its record, which `revoke_key` needs, and `position` the position of that event."""
 
     text: str
     event: ApiKey
@@ -280,7 +280,7 @@ class KafkaVerbs(Verbs):
         by: str | None = None,
         why: str | None = None,
     ) -> "Future[NewKey]":
-        """Create an API key of the tenant (`*`: of any tenant). Pass projects, environments or users to restrict it.
+        """Create an API key of the tenant (`*`: for all tenants). Pass projects, environments or users to restrict it.
 
         It is valid for records that reach Kafka at least a second later. Return and raise as `graph_rollout` does."""
         key, fields = new_key()

@@ -31,7 +31,7 @@
     ├── NothingWritten       (adapters) a write was not sent, because the query before it failed: repeat the write
     └── QueryTimeout         (client) no response in time (also a TimeoutError)
 
-A message states the problem and the remedy. Only `InvalidRecord` never stops a flow; a `StateError` always does."""
+A message states the problem and the remedy. An `InvalidRecord` never stops a flow; a `StateError` always does."""
 
 import logging
 import time
@@ -177,7 +177,7 @@ class ModelError(RecallflowError):
 
 
 class DecryptionFailed(RecallflowError):
-    """A stored value cannot be decrypted: its key is gone, or it was stored under another key of the database."""
+    """A stored value cannot be decrypted: its key is lost, or the value was changed or moved in the database."""
 
 
 class StateError(RecallflowError):
@@ -193,7 +193,7 @@ class SettingsMismatch(StateError):
 
 
 class StateInUse(StateError):
-    """Another process, or another `Memory` of this one, has the state directory open. `holder` names both."""
+    """Another process, or another `Memory` of this one, uses the directory. `holder` names directory and process."""
 
     def __init__(self, holder: str, remedy: str = "stop that process, or give another --state-dir") -> None:
         super().__init__(f"{holder}: {remedy}")

@@ -34,7 +34,7 @@ FLOAT32_MAX = 3.4028234663852886e38
 _TIMES = "RFC 3339 (2026-01-31T12:00:00Z) or epoch milliseconds"
 LETTERS_READ = 64  # compared characters of an unknown name
 ALIKE = 0.6  # minimum similarity of a suggestion, 0 to 1
-FIELDS_MAX = 64  # fields of an object with unknown ones: of a larger object only the number is reported
+FIELDS_MAX = 64  # of an object with unknown fields; the error of a larger object contains only their number
 
 
 def parse_time(value: object) -> int:

@@ -57,8 +57,8 @@ def is_retriable(error: KafkaError) -> bool:
 
 
 # Login failures that a retry may solve: the token endpoint or the broker is unavailable, the last login was moments
-# ago, or the token has expired. Brokers answer an expired token like any unacceptable one. A start soon gives up its
-# retries. A request that fails because of the login contains no reason: `error_cb` receives the reason.
+# ago, or the token has expired. Brokers answer an expired token like any unacceptable one, so both are retried; at a
+# start, retries end soon. A request that fails because of the login contains no reason: `error_cb` receives the reason.
 _LOGIN_OUTAGES = re.compile(
     "^Failed to acquire SASL OAUTHBEARER token|failed: (Local: |Broker: Request not valid)"
     '|"status":"invalid_token"|Local: Authentication failure$'
@@ -154,7 +154,7 @@ class ProducerAndReader:
         Args:
             inboxes: topics to read; the first receives the answers.
             receive: called with each message, on the reader's thread.
-            fail: called with an error that ends reading, on the reader's thread.
+            fail: called with an error that fails all open requests, on the reader's thread or by `close`.
             fail_due: called repeatedly with the last error of Kafka, for overdue requests."""
         self._servers, self._inboxes = kafka.bootstrap_servers, inboxes
         self._receive, self._fail, self._fail_due = receive, fail, fail_due

@@ -30,7 +30,7 @@ FACT_ENTITIES_MAX = 20  # of one `graph.facts`
 CURSOR_CHARACTERS = 256  # of `after`, the cursor of a page
 PAGE_BYTES = 512 * 1024  # of the memories of a page, unless its first memory is larger
 POSITIONS_MAX = 100  # in `wait_for` of a query
-USERS_MAX = 10_000  # in the scope of an API key; as many projects, and environments
+USERS_MAX = 10_000  # in the scope of an API key; the same limit applies to projects and to environments
 # The rest of a longer text is stored and shown, but not indexed.
 READ_CHARACTERS = 32_768
 QUERY_CHARACTERS = 8_000
@@ -47,7 +47,7 @@ QUOTAS = {
     (EVENTS_PER_S := "events_per_s"): "memory events a second, in each partition of their topic",
     (QUERIES_PER_S := "queries_per_s"): "queries a second, in each partition of their topic",
     (MEMORIES_PER_USER := "memories_per_user"): "memories that are not forgotten",
-    (BYTES_PER_USER := "bytes_per_user"): "bytes of the texts of these, with all their versions",
+    (BYTES_PER_USER := "bytes_per_user"): "bytes of the texts of unforgotten memories, with all their versions",
     (EDGES_PER_USER := "edges_per_user"): "edges of a user's graph",
     (LLM_TOKENS_PER_DAY := "llm_tokens_per_day"): "tokens of language models a day",
     (EMBEDDING_TOKENS_PER_DAY := "embedding_tokens_per_day"): "tokens of embedding services a day",

@@ -346,7 +346,7 @@ def state_directories(state_dir: Path, count: int) -> list[Path]:
 
 
 def process_count(config: Config) -> int:
-    """Return the number of members: by default at most one per CPU and partition."""
+    """Return the number of members. `auto` is one per CPU, but at most one per partition of the memory topic."""
     chosen = config.run.processes
     if chosen != AUTO:
         return chosen

@@ -134,7 +134,7 @@ class _EmbeddedEngine:
         scope, control_file = ClientScope(tenant, environment), None if control is None else Path(control)
         verbs = LocalVerbs(scope, timeout_s, replace(settings, state_dir=self._path), control_file)
         self._verbs, self._engine = verbs, verbs.engine
-        weakref.finalize(self, verbs.engine.stop).atexit = False  # at the exit, the engine waits for its own end
+        weakref.finalize(self, verbs.engine.stop).atexit = False  # at exit, `flows.local` closes all engines
         if isinstance(self, SyncCalls):  # asynchronous calls await it
             self._engine.ready.result()
 

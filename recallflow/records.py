@@ -114,7 +114,7 @@ class PartitionStart(NamedTuple):
 
 
 class Barrier(NamedTuple):
-    """Barrier behind the emitted records of a state partition: the step stores the progress. `number` counts the
+    """Barrier behind the emitted records of a state partition: its step stores the progress. `number` counts the
     barriers of a partition; `progress` is encoded, None if unchanged; `last`: the partition is released here."""
 
     partition: int

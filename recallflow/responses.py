@@ -13,8 +13,8 @@ from recallflow.errors import InvalidRecord, RecallflowError
 from recallflow.fields import Model, Truncatable
 from recallflow.graphs import ExploredEdge, Facts, GraphReport, InvalidReason, Subgraph, Trace
 
-# Reasons why an event has no effect: its source memories have changed; the memory has too many edits; its vector is not
-# from the configured model; it is not later than the erasure of its user.
+# Reasons why an event has no effect: its source memories have changed; a source has too many derivatives; its vector is
+# not from the configured model; it is not later than the erasure of its user.
 RefusalOutcome = Literal["outdated", "too_many", "other_model", "erased"]
 Outcome = Literal[
     "created", "updated", "unchanged", "duplicate", "forgotten", "ended", "erased", "outdated", "too_many",

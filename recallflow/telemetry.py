@@ -75,7 +75,7 @@ def fail(span: trace.Span, kind: str) -> None:
 
 
 class TextFormatter(MaskingFormatter):
-    """Text lines: `2026-01-31T12:00:00.123Z WARNING connectors.kafka.trouble: …`."""
+    """Text lines: `2026-01-31T12:00:00.123Z WARNING connectors.kafka.membership: …`."""
 
     def format(self, record: logging.LogRecord) -> str:
         logger = record.name.removeprefix("recallflow.")

@@ -112,7 +112,7 @@ def _over_directory(config: "Config", options: argparse.Namespace) -> "Iterator[
     from recallflow.state.description import describe
 
     if options.command != "remember":
-        describe(config.named_state_dir())  # a read must not create the directory
+        describe(config.named_state_dir())  # only `remember` may create the directory
     history = decisions(options) if "control" in options else ControlHistory()
     # The user of this process can read the files anyway, so no key is checked.
     try:

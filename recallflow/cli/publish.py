@@ -47,7 +47,7 @@ class Target(NamedTuple):
 
 class ReplayProgress:
     """Progress of a log's transfer to a target. `log` is the name of the log. A recreated topic has another id, and
-    therefore no progress. A topic that lost records was emptied, so that the progress begins again."""
+    therefore no progress. If the topic lost the records of an earlier run, the progress begins again."""
 
     def __init__(self, log: str, target: Target, environment: Mapping[str, str] = os.environ) -> None:
         """Read the progress. Raise RecallflowError if it is unreadable."""
@@ -73,7 +73,7 @@ class ReplayProgress:
 
 
 def state_home(environment: Mapping[str, str]) -> Path:
-    """Return the user's folder for persistent state: `$XDG_STATE_HOME`, or `~/.local/state`."""
+    """Return recallflow's folder for persistent state of the user, in `$XDG_STATE_HOME` or `~/.local/state`."""
     folder = Path(environment.get("XDG_STATE_HOME", ""))
     if folder.is_absolute():  # the XDG standard requires that a relative path is ignored
         return folder / "recallflow"

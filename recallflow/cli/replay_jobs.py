@@ -73,7 +73,7 @@ def _line_digest(line: int, record: str, log: str | None) -> bytes:
 
 class ReplayResult(NamedTuple):
     """Result of a log's replay. `before` counts the events of earlier runs; `rate` is events per second;
-    `where` ends the first sentence about the result."""
+    `where` follows the number of events in the text."""
 
     log: str
     events: int
