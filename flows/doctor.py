@@ -391,7 +391,7 @@ def _retention(check: str, name: str, settings: Mapping[str, str], config: Confi
     if compacts and name == config.topics.control:
         remedy = f"set {', '.join(f'{key}={value}' for key, value in KEEPS_ALL.items())}"
         yield fail(check, "is compacted: old decisions are deleted, but older records are authorised by them", remedy)
-    elif compacts:
+    elif compacts and name in config.topics.read_topics():
         yield fail(check, "is compacted: only the last record of a user is kept", "set cleanup.policy=delete")
     expires = settings["retention.ms"] != "-1" or settings["retention.bytes"] != "-1"
     if expires and name in (config.topics.memory, config.topics.control) and not compacts:

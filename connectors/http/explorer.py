@@ -84,16 +84,16 @@ def routes(handler: RequestHandler) -> APIRouter:
 
 def permitted_owners(handler: RequestHandler, headers: Headers) -> list[Owner]:
     """Return the known owners whose memories these credentials may read. Raise InvalidRecord (`unauthenticated`) if the
-    credentials are valid for no known tenant."""
-    permitted, refusal = [], None
+    credentials are valid for no known tenant: a valid key is unknown to all other tenants."""
+    permitted, refusals = [], dict[str, InvalidRecord]()
     for owner in sorted(handler.service.owners()):
         query = UserStats(type="user.stats", **owner._asdict())
         try:
             handler.admission.check(query, headers)
         except InvalidRecord as error:
-            refusal = error  # one refusal proves nothing: a valid key is unknown to all other tenants
+            refusals[error.code] = error
         else:
             permitted.append(owner)
-    if not permitted and refusal is not None and refusal.code == "unauthenticated":
-        raise refusal
+    if not permitted and refusals.keys() == {"unauthenticated"}:
+        raise refusals["unauthenticated"]
     return permitted

@@ -242,3 +242,11 @@ def test_token_endpoint_is_named_where_no_broker_answers(monkeypatch: pytest.Mon
     kafka = KafkaOptions("127.0.0.1:1", {"sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:2/token"})
     (found,) = doctor.kafka_findings(Config(kafka=kafka), enriches=False)
     assert (found.status, "http://127.0.0.1:2/token" in found.todo) == ("FAIL", True)
+
+
+@pytest.mark.parametrize(("topic", "expected"), [("memory.events", "FAIL"), ("memory.responses", "OK")])
+def test_only_an_input_topic_must_not_be_compacted(topic: str, expected: str) -> None:
+    settings = {"cleanup.policy": "compact", "max.message.bytes": str(2**23), "message.timestamp.type": "LogAppendTime"}
+    unlimited = {"retention.ms": "-1", "retention.bytes": "-1"}
+    found = [*doctor._settings(Config(), topic, settings | unlimited, is_written=False)]
+    assert [one.status for one in found] == [expected]

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from threading import Thread, Timer
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import orjson
@@ -18,6 +19,7 @@ from confluent_kafka import KafkaError
 from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http.app import build_app
+from recallflow.connectors.http.explorer import permitted_owners
 from recallflow.connectors.http.requests import Limits
 from recallflow.connectors.kafka import control as kafka_control
 from recallflow.connectors.kafka.control import ControlTable
@@ -520,3 +522,9 @@ def test_a_gateway_that_reads_no_decisions_any_more_refuses_everybody(monkeypatc
     gateway_flow.serve_kafka(config)
     assert [one.status_code for one in seen] == [503] * 6
     assert all(f"{config.topics.control}:0: cannot be read: " in one.text for one in seen)
+
+
+def test_key_without_permitted_owners_gets_an_empty_list() -> None:
+    handler = Mock(**{"service.owners.return_value": [Owner("a", "", "u"), Owner("b", "", "u")]})  # b knows no such key
+    handler.admission.check.side_effect = [InvalidRecord.of(code, "no") for code in ("forbidden", "unauthenticated")]
+    assert permitted_owners(handler, ()) == []
