@@ -525,6 +525,6 @@ def test_a_gateway_that_reads_no_decisions_any_more_refuses_everybody(monkeypatc
 
 
 def test_key_without_permitted_owners_gets_an_empty_list() -> None:
-    handler = Mock(**{"service.owners.return_value": [Owner("a", "", "u"), Owner("b", "", "u")]})  # b knows no such key
+    handler = Mock(**{"service.owners.return_value": [Owner("a", "e", "u"), Owner("b", "e", "u")]})
     handler.admission.check.side_effect = [InvalidRecord.of(code, "no") for code in ("forbidden", "unauthenticated")]
     assert permitted_owners(handler, ()) == []
