@@ -125,9 +125,8 @@ def _no_directory(path: Path) -> RecallflowError:
     if not path.exists():
         return UsageError(absence_message(path))
     if inner := _inner_directories(path):
-        return StateError(
-            f"{path} is no state directory, but contains those of members: give one of {', '.join(map(str, inner))}"
-        )
+        problem = f"{path} is no state directory, but contains state directories of members"
+        return StateError(f"{problem}: give one of {', '.join(map(str, inner))}")
     return StateError(f"{path} is no state directory: it has no {DESCRIPTION}")
 
 
