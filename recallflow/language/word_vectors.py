@@ -117,8 +117,9 @@ class WordVectors:
                 scores[number] += score
                 known[number] += 1
         best = scores.index(max(scores))
-        grammar = ENGLISH.function_words - LATIN[best].function_words
-        return ENGLISH if is_english and (known[best] < 2 or not grammar.isdisjoint(read)) else LATIN[best]
+        if is_english and best and (known[best] < 2 or not _english_grammar(best).isdisjoint(read)):
+            return ENGLISH
+        return LATIN[best]
 
     def _language_scores(self, word: str) -> tuple[tuple[int, int], ...]:
         """Return the indexes in `LATIN` of the languages that know a word, each with a score. Numbers count as English.
@@ -216,6 +217,12 @@ class WordVectors:
                     own = table
                     found.append(self._lookup(table)[run])
         return WordRows(own, words, found)
+
+
+@cache
+def _english_grammar(number: int) -> frozenset[str]:
+    """Return the function words of English that the language with this index in `LATIN` lacks."""
+    return ENGLISH.function_words - LATIN[number].function_words
 
 
 def without_names(words: Sequence[str]) -> Iterator[str]:
