@@ -127,7 +127,7 @@ class GraphCheck:
     def _of_evidence(self, name: bytes, row: codec.EdgeRow) -> Iterator[str]:
         for statement in row.statements:
             links = self._links.get(statement.seq)
-            if links is None or name.hex() not in (links.relations if statement.is_relation else links.evidence):
+            if links is None or name.hex() not in (links.relations if statement.relation else links.evidence):
                 yield f"edge {name.hex()}: the links of memory {statement.seq} lack it as evidence"
 
     def _of_similar(self) -> Iterator[str]:

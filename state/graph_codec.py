@@ -133,7 +133,7 @@ class Statement(NamedTuple):
     memory_id: str
     seq: int
     ingested_ms: int  # the time of the first ingestion
-    is_relation: bool  # whether the statement is one of the memory's own relations
+    relation: bool  # whether it is one of the memory's own relations; the export of a person has this name
     archived: bool = False
     properties: dict[str, Any] | None = None
     weight: float = 1.0

@@ -259,7 +259,7 @@ class PastGraph(OwnerGraph):
     def _edge_row(self, name: bytes, row: codec.EdgeRow) -> codec.EdgeRow | None:
         """Return the row of an edge at that time, from current statements and those replaced or withdrawn since."""
         parts: dict[tuple[bytes, int | None], Any] = {
-            (codec.RELATION if one.is_relation else codec.EVIDENCE, one.seq): one for one in row.statements
+            (codec.RELATION if one.relation else codec.EVIDENCE, one.seq): one for one in row.statements
         }
         parts[codec.GIVEN, None], parts[codec.OVERRIDE, None] = row.given, row.archived
         replaced = set()
@@ -272,9 +272,9 @@ class PastGraph(OwnerGraph):
                 parts[part, seq] = codec.edge_part(part, content)
         given, archived = parts.pop((codec.GIVEN, None)), parts.pop((codec.OVERRIDE, None))
         known = [one for one in parts.values() if one.ingested_ms <= self._known_ms]
-        statements = sorted(known, key=lambda one: (one.seq, one.is_relation))
+        statements = sorted(known, key=lambda one: (one.seq, one.relation))
         if given is not None:
-            has_reason = given.is_unconditional or any(not one.is_relation for one in statements)
+            has_reason = given.is_unconditional or any(not one.relation for one in statements)
             given = given if has_reason and given.ingested_ms <= self._known_ms else None
         if given is None and not statements:
             return None

@@ -58,7 +58,7 @@ class ScopedGraph(PastGraph):
         if (unscoped := super()._edge_row(name, row)) is None:
             return None
         statements = tuple(one for one in unscoped.statements if self._slot(one.seq) is not None)
-        gives_values = (row.source.memory and row.target.memory) or any(not one.is_relation for one in statements)
+        gives_values = (row.source.memory and row.target.memory) or any(not one.relation for one in statements)
         given = _without_properties(unscoped.given, statements) if unscoped.given is not None and gives_values else None
         return None if given is None and not statements else unscoped._replace(given=given, statements=statements)
 

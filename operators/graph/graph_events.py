@@ -151,7 +151,7 @@ def _with_derived(row: EdgeRow, edge: GraphEdge, statement: codec.Statement) -> 
     withdrawn with its memory, or with a change of the memories at the ends of the edge."""
     quoted = {} if edge.evidence in (None, statement.memory_id) else {"evidence": edge.evidence}
     statement = statement._replace(derived=True, properties=quoted or None)
-    earlier = [one for one in row.statements if not one.is_relation and one.memory_id == statement.memory_id]
+    earlier = [one for one in row.statements if not one.relation and one.memory_id == statement.memory_id]
     if earlier and not earlier[0].derived:
         return row
     if earlier:
@@ -181,9 +181,9 @@ def _with_values(row: EdgeRow, edge: GraphEdge, evidence: int | None, stated_ms:
         stated_ms=min(before.stated_ms, stated_ms) if before else stated_ms,
     )
     statements = row.statements
-    is_stated = any(not one.is_relation and one.memory_id == edge.evidence for one in statements)
+    is_stated = any(not one.relation and one.memory_id == edge.evidence for one in statements)
     if evidence is not None and not is_stated:
-        statement = codec.Statement(str(edge.evidence), evidence, ingested_ms, is_relation=False, stated_ms=stated_ms)
+        statement = codec.Statement(str(edge.evidence), evidence, ingested_ms, relation=False, stated_ms=stated_ms)
         statements = with_statement(statements, statement)
     return row._replace(given=given, statements=statements, archived=None)
 

@@ -80,12 +80,12 @@ class GraphHistory:
 
     def keep_parts(self, name: bytes, before: EdgeRow, after: EdgeRow | None) -> None:
         """Keep the replaced statements of an edge, except statements of a memory in removal."""
-        stated = {} if after is None else {(one.seq, one.is_relation): one for one in after.statements}
+        stated = {} if after is None else {(one.seq, one.relation): one for one in after.statements}
         for statement in before.statements:
             if statement.seq == self.forgetting:
                 continue
-            if stated.get((statement.seq, statement.is_relation)) != statement:
-                part = codec.RELATION if statement.is_relation else codec.EVIDENCE
+            if stated.get((statement.seq, statement.relation)) != statement:
+                part = codec.RELATION if statement.relation else codec.EVIDENCE
                 self._keep(name, statement.seq, part, statement)
         if before.given is not None and (after is None or after.given != before.given):
             self._keep(name, None, codec.GIVEN, before.given)
@@ -227,7 +227,7 @@ class GraphHistory:
         values = self._existing_keys(self._parts_of(name, codec.GIVEN))
         conditional = takewhile(lambda key: not self._supports_edge(key), values)
         first = next(conditional, None)
-        if first is None or (row is not None and not all(one.is_relation for one in row.statements)):
+        if first is None or (row is not None and not all(one.relation for one in row.statements)):
             return
         parts = map(keys.edge_part, self._existing_keys(keys.past_edges(self._owner, name)))
         if all(part != codec.EVIDENCE for part, _ in parts):

@@ -113,7 +113,7 @@ def relations(row: MemoryRow) -> list[StatedRelation]:
         key = codec.node_key(codec.ENTITY_KIND, name)
         return NodeKey(names.get(key, key))
 
-    plain = codec.Statement(row.id, row.seq, row.ingested_ms, is_relation=True, stated_ms=row.updated_ms)
+    plain = codec.Statement(row.id, row.seq, row.ingested_ms, relation=True, stated_ms=row.updated_ms)
     found: list[StatedRelation] = []
     for relation in row.relations:
         source, target, kind = end(relation["source"]), end(relation["target"]), relation["type"]
@@ -414,7 +414,7 @@ class GraphWriter:
             others = [one for one in edge.statements if not _is_of(one, memory_id, is_relation)]
             statements = tuple(one for one in others if not (is_end and one.derived))
             given = edge.given
-            if given is not None and not given.is_unconditional and all(one.is_relation for one in statements):
+            if given is not None and not given.is_unconditional and all(one.relation for one in statements):
                 given = None
             if given is None and not statements:
                 self._changes.remove_edge(name, edge)
@@ -424,11 +424,11 @@ class GraphWriter:
 
 def with_statement(others: Iterable[codec.Statement], statement: codec.Statement) -> tuple[codec.Statement, ...]:
     """Return the newest statements in order of their memories, up to a limit."""
-    return tuple(sorted([*others, statement], key=lambda one: (one.seq, one.is_relation)))[-STATEMENTS_MAX:]
+    return tuple(sorted([*others, statement], key=lambda one: (one.seq, one.relation)))[-STATEMENTS_MAX:]
 
 
 def _is_of(statement: codec.Statement, memory_id: str, is_relation: bool) -> bool:
-    return statement.memory_id == memory_id and statement.is_relation == is_relation
+    return statement.memory_id == memory_id and statement.relation == is_relation
 
 
 MakeWriter = Callable[[GraphChanges, Similarity], GraphWriter]

@@ -82,6 +82,7 @@ class WordVectors:
 
     @cached_property
     def digest(self) -> str:
+        """Return the part of the embedder's name that tells vectors and lookups apart."""
         return hashlib.blake2b(LOOKUP_VERSION + TABLE.read_bytes(), digest_size=4).hexdigest()
 
     def look_up(self, text: str) -> WordRows:

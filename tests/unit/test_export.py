@@ -105,6 +105,7 @@ def test_export_has_all_of_one_user_alone(lived: Path) -> None:
     assert {one for one in texts - gone if not {one, one.removeprefix("entity:"), one.casefold()} & shown} == set()
     assert {one for one in shown for tag in ("staging", "bert", "else") if tag in one} == set()
     assert not any(FORGOTTEN in one for one in shown)
+    assert {"statements", "relation", "archived", "weight", "properties"} <= shown  # stored names are exported names
 
 
 def test_export_contains_every_version_and_the_current_one(lived: Path) -> None:
