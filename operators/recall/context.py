@@ -23,7 +23,8 @@ import regex
 from recallflow.embedder import Matrix, TokenCounter
 from recallflow.errors import DecryptionFailed
 from recallflow.fields import format_time
-from recallflow.language.analysis import sentence_ends
+from recallflow.language.analysis import analyse, sentence_ends
+from recallflow.language.places import find_stems
 from recallflow.language.scripts import UNSPACED
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import redaction
@@ -247,7 +248,8 @@ class _Selection:
             self._take(number, item, end)
 
     def _take(self, number: int, item: ContextItem, end: float) -> bool:
-        """Choose what fits: the best passage, else the whole memory, else its summary. Return whether any fits."""
+        """Choose what fits: the best passage (of a short memory, all of it), else the summary, else a part if it is the
+        best memory. Return whether any fits."""
         is_best = number == 0 and self._stems is not None
         end, found = GRAPH_END if is_best else end, item
         if item.excerpt is not None:
@@ -305,9 +307,8 @@ class _Selection:
             return self._budget.holds(_line(part(start, stop)))
 
         starts = [0, *sentence_ends(passage)]
-        found = [
-            sum(stem in passage[begin:end].casefold() for stem in self._stems or ()) for begin, end in pairwise(starts)
-        ]
+        (words,) = find_stems([passage], [self._stems or ()], analyse(passage).language)
+        found = [len({one.stem for one in words if begin <= one.start < end}) for begin, end in pairwise(starts)]
         best = found.index(max(found))
         start, stops = starts[best], [word.end() for word in WORDS.finditer(passage, starts[best])]
         count = bisect_left(stops, True, key=lambda stop: not fits(start, stop))

@@ -91,7 +91,7 @@ def detect(words: Collection[str], lowered: str, assumed: int) -> DetectedLangua
 
 
 def has_foreign_word(words: Collection[str]) -> bool:
-    """Return whether a function word of another language, and not of English, is among the words."""
+    """Return whether a frequent word of another language, and no function word of English, is among the words."""
     return not _FOREIGN.isdisjoint(words)
 
 

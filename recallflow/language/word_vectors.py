@@ -108,9 +108,11 @@ class WordVectors:
         that knows several of them, and if there is no word of English grammar: names and loan words are known too."""
         number, is_certain = detect(words, lowered, 0)
         is_english = not is_certain and all(map(self._rows_of_english.__getitem__, words))
-        if is_certain or (is_english and lowered.isascii() and not has_foreign_word(words)):
+        if is_certain:
             return LATIN[number]
         spelt = ANY_WORD.findall(cased)
+        if is_english and not has_foreign_word(words) and all(map(str.isascii, spelt)):
+            return ENGLISH
         read = [word.lower() for word in (without_names(spelt) if is_english else spelt)]
         scores, known = [0] * len(LATIN), [0] * len(LATIN)
         for word in read:

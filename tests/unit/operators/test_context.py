@@ -64,8 +64,9 @@ def test_best_memory_precedes_others_that_fit_better() -> None:
     ("rule", "passage", "stems", "room", "shown"),
     [
         ("", "aaaa bbbb cccc. dddd eeee. ", [], 34, "until 3 May 2024: aaaa bbbb cccc."),
-        ("", "aaaa bbbb cccc. dddd eeee. ", ["eeee"], 34, "until 3 May 2024: dddd eeee."),
+        ("", "aaaa eeeed cccc. dddd eeee. ", ["eeee", "dddd"], 34, "until 3 May 2024: dddd eeee."),
         ("", "小王住在杭州，小李住在上海和北京。" * 2, [], 33, "until 3 May 2024: 小王住在杭州，小李住在上海和北"),
+        ("", "He moved. The party was nice here. ", ["move"], 27, "until 3 May 2024: He moved."),
         ("rule", "aaaa bbbb cccc. ", [], 28, "until 3 May 2024: aaaa bbbb"),
         ("rule", "aaaa bbbb cccc. ", [], 20, None),
     ],
