@@ -203,9 +203,9 @@ def load(form: str, path: Path) -> list[Conversation]:
     """Return the conversations of a file of a format. Raise DataFormatError, also for what recallflow refuses."""
     conversations = READERS[form](path)
     for one in conversations:
-        events = {f"message {turn.id}": line for turn, line in zip(one.turns, message_lines(one), strict=True)}
-        queries = zip(one.questions, query_lines(one, "hybrid", 1), strict=True)
-        for name, line in (events | {f'question "{question.text}"': line for question, line in queries}).items():
+        names = [f"message {turn.id}" for turn in one.turns]
+        names += [f'question "{question.text}"' for question in one.questions]
+        for name, line in zip(names, [*message_lines(one), *query_lines(one, "hybrid", 1)], strict=True):
             try:
                 parse(line)
             except InvalidRecord as error:

@@ -37,7 +37,7 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(f"cannot use {path}: {error.strerror or error}") from error
+        raise StorageError(f"cannot use {error.filename or path}: {error.strerror or error}") from error
 
 
 def replace_file(path: Path, data: bytes) -> None:
