@@ -173,13 +173,11 @@ class RateLimit:
     def batches(self, events: Iterator[bytes], size_max: int = BATCH_RECORDS) -> Iterator[list[bytes]]:
         """Yield events in batches as the limit permits them; empty batches while it permits none."""
         self._start_s = start_s = time.monotonic() if self._start_s is None else self._start_s
-        while True:
-            permitted = int((time.monotonic() - start_s) * self._rate) + 1 - self._passed
-            if permitted < 1:
+        for event in events:  # before a wait, because none is needed after the last event
+            while (permitted := int((time.monotonic() - start_s) * self._rate) + 1 - self._passed) < 1:
                 time.sleep(min(1 / self._rate, UPDATE_INTERVAL_S))
-            batch = [*islice(events, max(0, min(permitted, size_max)))]
-            if permitted >= 1 and not batch:
-                return
+                yield []
+            batch = [event, *islice(events, min(permitted, size_max) - 1)]
             self._passed += len(batch)
             yield batch
 
