@@ -326,7 +326,9 @@ class ProducerAndReader:
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return DeliveryFailed(f"{topic} refuses a record of this size: split it, or raise its max.message.bytes")
         last_error = f" ({self._send_error})" if self._send_error else ""
-        remedy = remedy_of(last_error, "is Kafka reachable, and does the topic exist (recallflow topics create)?")
+        remedy = remedy_of(
+            last_error, "check that Kafka is reachable, and that the topic exists (recallflow topics create)"
+        )
         return DeliveryFailed(f"{topic} at {self._servers}: {error.str()}{last_error}; {remedy}")
 
     def _deliver(self) -> None:

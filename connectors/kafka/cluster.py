@@ -217,10 +217,11 @@ class TopicWatcher:
         """Describe the topics once. Ignore an outage, because another check follows and the readers log it."""
         try:
             descriptions = self._describe()
-            for listener in self._listeners:
-                listener(descriptions)
         except KafkaException:
             return
+        try:
+            for listener in self._listeners:
+                listener(descriptions)
         except SourceError as error:
             self._error = error
             return
