@@ -251,7 +251,7 @@ def run_lines(
     complete = None if embedded.batch_embedder is None else embedded.batch_embedder.embed
     with engine_process():
         loop = StateLoop(embedded, replace(embedded.rules(), is_replayable=is_replayable), complete=complete)
-        offset, applied_digest = 0, ""
+        applied_digest = ""
         if is_replayable:
             offset, applied_digest = loop.resume_point(topic)
         else:

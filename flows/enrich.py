@@ -24,6 +24,7 @@ from recallflow.flows.engine_metrics import Stages, counter, disk_metrics, model
 from recallflow.flows.gc_policy import collect_due_garbage
 from recallflow.flows.initial_progress import initial_enrichment_progress
 from recallflow.flows.member import GroupMember, KafkaFlow
+from recallflow.flows.models import EMBEDDING_SPENDING
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import Router, routing
 from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource, now_ms
@@ -123,7 +124,7 @@ def _outputs_of(record: Record, result: EnrichmentResult) -> Iterator[Enrichment
         yield ReceiptOutput(record.position, number, key, receipt.model_dump_json(exclude_none=True).encode())
 
 
-LLM_SPENDING, EMBEDDING_SPENDING = "llm.spent", "embedding.spent"  # files with each tenant's spending of the day
+LLM_SPENDING = "llm.spent"  # file with each tenant's spending of the day
 OPEN_PER_CALL = 4  # open requests per concurrent call
 OPEN_MAX = 1_000  # open requests that the metadata of a committed offset can hold
 REMEDIES = Remedies(

@@ -164,7 +164,9 @@ class Queries:
 
     def finish(self, covers: Callable[[Owner], bool]) -> list[Output]:
         """Finish the begun answers of owners with a new event: an answer never mixes two states."""
-        begun, to_end = self._stepped.take_begun(covers) if self._stepped else [], partial(self._continue, to_end=True)
+        if not self._stepped:
+            return []
+        begun, to_end = self._stepped.take_begun(covers), partial(self._continue, to_end=True)
         self._has_event = True
         outputs = [output for query in begun for output in self._guarded(to_end, query)]
         self._has_event = False

@@ -162,9 +162,9 @@ class QueryGraph:
 
     def context(self, urns: Sequence[str], question: str, *, filtered: bool) -> reader.EntityContext:
         """Return knowledge about the query's entities and nearby ones. `filtered`: only from permitted memories."""
-        permitted = self._scope.allowed if filtered else None
 
         def context() -> reader.EntityContext:
+            permitted = self._scope.allowed if filtered else None
             return reader.entity_context(self._cached, self._query_entities(urns, question), self.now_ms, permitted)
 
         return self._guarded(context, "knowledge about entities") or reader.NO_ENTITIES
