@@ -33,7 +33,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import mannwhitneyu
 
 from benchmarks import kinds
 from benchmarks.command_line import reported_errors, write_json
@@ -114,6 +113,8 @@ def fit(terms: Floats, label: Floats, weight: Floats) -> Fit:
 
 def auc(likely: Floats, label: npt.NDArray[np.bool_]) -> float:
     """Return the probability that a labelled row is above one without; ties count half."""
+    from scipy.stats import mannwhitneyu
+
     return float(mannwhitneyu(likely[label], likely[~label]).statistic / label.sum() / (~label).sum())
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
 
 from benchmarks.examples import Examples
 from benchmarks.locomo import measure
@@ -82,6 +81,8 @@ def fit(training: Sequence[Sample], names: Sequence[str], chat: Chat) -> Weights
 
 def _fit(training: Sequence[Sample], names: Sequence[str], chat: Chat, near: Weights, penalty: float) -> Weights:
     """Return the weights of the least loss within their bounds, by L-BFGS-B on columns of unit spread."""
+    from scipy.optimize import minimize
+
     rows = [training[0].names.index(name) for name in names]
     spread = np.concatenate([one.spread[rows] for one in training], axis=1).mean(axis=1).astype(np.float64)
     spread = np.maximum(spread, 1e-3)

@@ -76,6 +76,21 @@ def test_lock_is_of_the_project_as_it_is() -> None:
     }, "uv lock"
 
 
+def test_modules_of_benchmarks_need_no_package_that_ci_lacks() -> None:
+    packages = locked()
+    extras = packages["recallflow"]["optional-dependencies"]
+    pending = [one["name"] for one in extras["all"] + extras["dev"]]
+    installed: set[str] = set()
+    while pending:
+        if (name := pending.pop()) not in installed:
+            installed.add(name)
+            pending += [one["name"] for one in packages[name].get("dependencies", ())]
+    absent = {one["name"].replace("-", "_") for one in extras["bench"] if one["name"] not in installed}
+    imports = re.compile(rf"^(?:import|from) ({'|'.join(absent)})\b", re.M)
+    assert "scipy" in absent
+    assert {file.name for file in (ROOT / "benchmarks").glob("*.py") if imports.search(file.read_text())} == set()
+
+
 def test_lock_names_hashes_and_no_mirror() -> None:
     for name, package in locked().items():
         if name == "recallflow":
