@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from recallflow import queries
 from recallflow.control import categories
 from recallflow.embedder import Embedder
 from recallflow.errors import DecryptionFailed
@@ -23,7 +24,6 @@ from recallflow.graphs import Facts
 from recallflow.operators import redaction
 from recallflow.operators.answers import explore as explorer
 from recallflow.operators.answers import lookups
-from recallflow.operators.answers.explore import explore, explored_edge
 from recallflow.operators.answers.facts import FactSearch
 from recallflow.operators.answers.models import ModelCalls
 from recallflow.operators.erase import erasure_state
@@ -40,19 +40,6 @@ from recallflow.operators.recall.ranking_input import tenant_settings, unread_fi
 from recallflow.operators.recall.shared import QuestionVector, Shared
 from recallflow.operators.recall.stages import AnswerComposer, ComposedAnswer, Effects, Engine, RecallRequest
 from recallflow.operators.rules import Rules
-from recallflow.queries import (
-    K_MAX,
-    EpisodesList,
-    GraphExplore,
-    GraphFacts,
-    GraphStatus,
-    GraphTrace,
-    MemoriesList,
-    MemoryGet,
-    MemoryHistory,
-    Recall,
-    UserStats,
-)
 from recallflow.records import Record
 from recallflow.responses import Response
 from recallflow.state import keys
@@ -105,7 +92,7 @@ class Answerer:
     ) -> tuple[Response, Effects | None]:
         """Return a query's response and its effects. Raise InvalidRecord if there is no answer. `results` are those of
         model calls, `composed` is the answer that was composed meanwhile. `has_event`: see `recall`."""
-        if isinstance(ask.query, Recall):
+        if isinstance(ask.query, queries.Recall):
             return recall(self._engine, self._to_request(ask.query, ask), results, composed, has_event)
         response, warnings = self._look_up(ask, results), unread_field_warnings(ask.query)
         return response.model_copy(update={"warnings": [*response.warnings, *warnings]}), None
@@ -115,10 +102,10 @@ class Answerer:
     ) -> tuple[ModelRequests, AnswerComposer | None]:
         """Return the model requests that precede an answer, and a function that composes the answer meanwhile."""
         match query := ask.query:
-            case Recall():
+            case queries.Recall():
                 return plan_model_calls(self._engine, self._to_request(query, ask), results, composed)
-            case GraphTrace() | GraphFacts() if "embed" in self._engine.models:
-                ranked_query = _trace_recall(query) if isinstance(query, GraphTrace) else _facts_recall(query)
+            case queries.GraphTrace() | queries.GraphFacts() if "embed" in self._engine.models:
+                ranked_query = _trace_recall(query) if isinstance(query, queries.GraphTrace) else _facts_recall(query)
                 if ranked_query is not None:
                     return plan_embedding(self._engine, self._to_request(ranked_query, ask), results), None
         return ModelRequests(), None
@@ -152,7 +139,7 @@ class Answerer:
             return self._owners.get(composed.run.request.hot.owner).next_change == composed.change_count
         return False
 
-    def _to_request(self, query: Recall, ask: Ask) -> RecallRequest:
+    def _to_request(self, query: queries.Recall, ask: Ask) -> RecallRequest:
         tenant_id, at_ms = ask.owner.tenant_id, ask.record.append_ms
         tenant = tenant_settings(self._decisions, tenant_id, at_ms)
         has_context = model_calls.context_tokens(query) is not None
@@ -160,7 +147,7 @@ class Answerer:
         descriptions = {category.name: category.description for category in shown}
         return RecallRequest(self._owners.get(ask.owner), query, ask, tenant, descriptions)
 
-    def _facts(self, query: GraphFacts, ask: Ask, results: ModelResults) -> Facts:
+    def _facts(self, query: queries.GraphFacts, ask: Ask, results: ModelResults) -> Facts:
         hot, moment = self._owners.get(ask.owner), Moment.of(query, ask.asked_ms, ask.projects)
         best_seqs: list[int] = []
         if (recall_query := _facts_recall(query)) is not None:
@@ -174,47 +161,47 @@ class Answerer:
     def _look_up(self, ask: Ask, results: ModelResults) -> Response:
         hot, query_id, now_ms = self._owners.get(ask.owner), ask.query_id, ask.asked_ms
         match query := ask.query:
-            case MemoryGet():
+            case queries.MemoryGet():
                 *_, latest = self._versions(hot, query.memory_id, ask.projects)
                 record = self._partition.get(keys.usage(hot.key, latest.seq))
                 usage = lookups.usage(Usage.decode(record) if record else Usage())
                 return lookups.versions(query_id, [latest], ask.projects).model_copy(update={"usage": usage})
-            case MemoryHistory():
+            case queries.MemoryHistory():
                 versions = self._versions(hot, query.memory_id, ask.projects)
                 history = lookups.versions(query_id, versions, ask.projects)
                 now = Moment(now_ms, projects=ask.projects)
                 graph = hot.stored_graph if ask.projects is None else graph_at(hot, self._index(ask), now)
                 edges = graph.edges(NodeKey(query.memory_id, memory=True), HISTORY_EDGES)
-                return history.model_copy(update={"edges": [explored_edge(edge, now_ms) for edge in edges]})
-            case EpisodesList():
+                return history.model_copy(update={"edges": [explorer.explored_edge(edge, now_ms) for edge in edges]})
+            case queries.EpisodesList():
                 index = self._index(ask)
                 rows = partial(self._rows, hot, index)
                 episodes = lookups.list_episodes(hot, index, rows, query, now_ms, self._engine.episode_gap_ms)
                 return Response(query_id=query_id, status="ok", episodes=episodes)
-            case GraphStatus():
+            case queries.GraphStatus():
                 check_all_projects(ask)
                 report = status(hot.stored_graph, self._expansions, hot.owner.tenant_id, ask.record.append_ms)
                 return Response(query_id=query_id, status="ok", graph_status=report)
-            case GraphTrace():
+            case queries.GraphTrace():
                 ranked = ranked_only(self._engine, self._to_request(_trace_recall(query), ask), results)
                 fallback = self._expansions.fallback(ask.owner.tenant_id, ask.record.append_ms)
                 positions, scores = ranked.ranking.positions, ranked.ranking.scores
                 traced = trace(ranked.graph, positions, scores, query.traversal_depth, fallback)
                 return Response(query_id=query_id, status="ok", graph_trace=traced)
-            case MemoriesList() | GraphExplore():
+            case queries.MemoriesList() | queries.GraphExplore():
                 moment = Moment.of(query, now_ms, ask.projects)
                 index, graph = self._engine.at(hot, moment)
                 rows = partial(self._rows, hot, index)
-                if isinstance(query, MemoriesList):
+                if isinstance(query, queries.MemoriesList):
                     return lookups.list_memories(query_id, hot, index, graph, rows, query, moment)
                 if query.whole:
                     subgraph = explorer.page(hot, index, graph, rows, query, moment)
                 else:
-                    subgraph = explore(graph, index, rows, query.nodes, query.hops, moment)
+                    subgraph = explorer.explore(graph, index, rows, query.nodes, query.hops, moment)
                 return Response(query_id=query_id, status="ok", subgraph=subgraph)
-            case GraphFacts():
+            case queries.GraphFacts():
                 return Response(query_id=query_id, status="ok", graph_facts=self._facts(query, ask, results))
-            case UserStats():
+            case queries.UserStats():
                 limits = UserLimits.of(self._decisions, hot.owner.tenant_id, ask.record)
                 totals = hot.counts if ask.projects is None else None
                 counts = lookups.stats(self._index(ask), totals, limits, now_ms)
@@ -294,16 +281,16 @@ class Answerer:
         return self._engine.index_at(self._owners.get(ask.owner), Moment(ask.asked_ms, projects=ask.projects))
 
 
-def _trace_recall(query: GraphTrace) -> Recall:
+def _trace_recall(query: queries.GraphTrace) -> queries.Recall:
     """Return the recall query whose ranking a trace shows."""
-    return Recall(type="recall", **{name: getattr(query, name) for name in _TRACE_FIELDS})
+    return queries.Recall(type="recall", **{name: getattr(query, name) for name in _TRACE_FIELDS})
 
 
-def _facts_recall(query: GraphFacts) -> Recall | None:
+def _facts_recall(query: queries.GraphFacts) -> queries.Recall | None:
     """Return the recall query that ranks the memories for facts; None if entities or no text are given."""
     if query.query is None or query.entities:
         return None
-    return Recall(type="recall", k=K_MAX, **{name: getattr(query, name) for name in _FACTS_FIELDS})
+    return queries.Recall(type="recall", k=queries.K_MAX, **{name: getattr(query, name) for name in _FACTS_FIELDS})
 
 
 class EffectLog:

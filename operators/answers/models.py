@@ -14,18 +14,8 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from recallflow import llm
 from recallflow.errors import EmbedderError, ModelError, RerankerError
-from recallflow.llm import (
-    FAILURES,
-    OPEN_S,
-    Breaker,
-    Completion,
-    Embeddings,
-    EmbeddingService,
-    LanguageModel,
-    Prompt,
-    Reranker,
-)
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.recall.model_calls import CallResult, ModelKind, ModelRequests, ModelStep
 from recallflow.records import Position
@@ -58,16 +48,16 @@ class Models(AbstractContextManager["Models"]):
 
     def __init__(
         self,
-        language: TimedModel[LanguageModel] | None = None,
-        embeddings: TimedModel[EmbeddingService] | None = None,
-        reranker: TimedModel[Reranker] | None = None,
+        language: TimedModel[llm.LanguageModel] | None = None,
+        embeddings: TimedModel[llm.EmbeddingService] | None = None,
+        reranker: TimedModel[llm.Reranker] | None = None,
         now_s: Callable[[], float] = time.monotonic,
         call_context: Callable[[Position], AbstractContextManager[object]] = lambda _: nullcontext(),
     ) -> None:
         """`now_s` returns seconds of any origin. The calls for the query at a position run within `call_context`."""
         self._call_context = call_context
         self._language, self._embeddings, self._now_s = language, embeddings, now_s
-        self._reranker, self._breaker, self._reranking = reranker, Breaker(now_s), 0
+        self._reranker, self._breaker, self._reranking = reranker, llm.Breaker(now_s), 0
         limits = [timed.timeout_s for timed in (language, embeddings, reranker) if timed is not None]
         # Calls over the limit fail at once, so that no call waits for capacity.
         capacity, timeout_s = 2 * QUERIES_MAX, max(limits) + _MARGIN_S
@@ -117,10 +107,10 @@ class Models(AbstractContextManager["Models"]):
     async def _call(
         self,
         step: ModelStep,
-        timed: TimedModel[LanguageModel | EmbeddingService],
-        call: Callable[[], Awaitable[Completion | Embeddings]],
+        timed: TimedModel[llm.LanguageModel | llm.EmbeddingService],
+        call: Callable[[], Awaitable[llm.Completion | llm.Embeddings]],
         is_crowded: bool,
-        prompt: Prompt | None = None,
+        prompt: llm.Prompt | None = None,
     ) -> CallResult:
         (model, timeout_s), began_s = timed, self._now_s()
         result: Any = None
@@ -149,13 +139,13 @@ class Models(AbstractContextManager["Models"]):
             failure = str(error) or type(error).__name__
         return CallResult(reranker.name, self._ms_since(began_s), result, failure)
 
-    async def _scores(self, reranker: Reranker, question: str, texts: Sequence[str]) -> Sequence[float]:
+    async def _scores(self, reranker: llm.Reranker, question: str, texts: Sequence[str]) -> Sequence[float]:
         """Return a reranker's score for each text. Raise RerankerError if it is busy, its circuit breaker is open, or
         its scores are invalid."""
         if self._reranking >= RERANKED_QUERIES_MAX:
             raise RerankerError(f"it is busy with {RERANKED_QUERIES_MAX} other queries")
         if self._breaker.begin() > 0:
-            raise RerankerError(f"it failed {FAILURES} times in a row, and is not called for {OPEN_S:g} s")
+            raise RerankerError(f"it failed {llm.FAILURES} times in a row, and is not called for {llm.OPEN_S:g} s")
         self._reranking += 1
         try:
             scores = await reranker.score(question, texts)

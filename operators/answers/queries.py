@@ -11,21 +11,9 @@ from typing import TypeVar
 
 from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.operators import audit, redaction
+from recallflow.operators.answers import parked_queries
 from recallflow.operators.answers.answer import Answerer, EffectLog
-from recallflow.operators.answers.parked_queries import (
-    STEP,
-    HeldQueries,
-    ModelQueries,
-    ParkedQuery,
-    PastQueries,
-    QueryPool,
-    SteppedQueries,
-    SteppedQuery,
-    WaitingQuery,
-    claims_absence,
-    parked_of,
-    unread_warning,
-)
+from recallflow.operators.answers.parked_queries import STEP, ParkedQuery, SteppedQuery
 from recallflow.operators.events import Ask, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import retry_once, try_once
@@ -56,35 +44,35 @@ class Queries:
         rules: Rules,
         now_ms: Callable[[], int],
         missing_state: Callable[[], str],
-        model_queries: ModelQueries | None,
+        model_queries: parked_queries.ModelQueries | None,
         rotation: Rotation,
     ) -> None:
         """`missing_state` describes the records that answers lack; `rotation` is the round robin of tenants."""
         self._partition, self._owners, self._answerer = partition, owners, answerer
         self._expansions, self._rules, self._now_ms, self._missing_state = expansions, rules, now_ms, missing_state
         self._model_queries = model_queries
-        self._ready = QueryPool()  # queries with model results, after a hold, or restarted
+        self._ready = parked_queries.QueryPool()  # queries with model results, after a hold, or restarted
         self.effects = EffectLog(partition, owners, rules)
-        self._past_queries = PastQueries(owners, answerer.embedder, rules.episode_gap_ms)
-        self._stepped = SteppedQueries[Outcome]()
+        self._past_queries = parked_queries.PastQueries(owners, answerer.embedder, rules.episode_gap_ms)
+        self._stepped = parked_queries.SteppedQueries[Outcome]()
         self._rotation = rotation
         self._has_event = False  # whether an event waits for the answers in progress of its owner
-        self._waiting: list[WaitingQuery] = []
-        self._held = HeldQueries()
+        self._waiting: list[parked_queries.WaitingQuery] = []
+        self._held = parked_queries.HeldQueries()
         pools = self._past_queries, self._stepped, self._held, model_queries, self._ready
-        self._pools: list[QueryPool] = [pool for pool in pools if pool is not None]
+        self._pools: list[parked_queries.QueryPool] = [pool for pool in pools if pool is not None]
         self._loading: set[Position] = set()  # of queries whose owner's index is loaded in steps
 
     def ask(self, ask: Ask) -> list[Output] | None:
         """Answer a query, or park it. Return None if the owner's index is loaded first: ask again afterwards."""
         if ask.record.silent:
             return []
-        waiting = WaitingQuery(ask)
+        waiting = parked_queries.WaitingQuery(ask)
         if not waiting.missing(self._partition.applied):
             if self._begin_load(ask):
                 return None
             # During catch-up, every answer has a warning already.
-            return self._begin(ask, [] if self._missing_state() else unread_warning(ask.record))
+            return self._begin(ask, [] if self._missing_state() else parked_queries.unread_warning(ask.record))
         if self._rules.input_ends:  # no later record is applied before this query
             return self._begin(ask, waiting.warnings(self._partition.applied))
         self._waiting.append(waiting)
@@ -218,7 +206,7 @@ class Queries:
         try:
             return step(query)
         except DecryptionFailed:
-            parked = parked_of(query)
+            parked = parked_queries.parked_of(query)
             ask = parked.ask
             self._owners.drop(ask.owner)
             try:
@@ -309,7 +297,7 @@ class Queries:
                 return self._hold_or_refuse(parked, reply_to, missing)
             return self._failed(ask, error, reply_to)
         answer, effects = work.outcome
-        if claims_absence(answer.response) and (missing := self._missing_state()):
+        if parked_queries.claims_absence(answer.response) and (missing := self._missing_state()):
             return self._hold_or_refuse(parked, reply_to, missing)
         if effects is not None:
             drop = partial(self._owners.drop, ask.owner)

@@ -12,7 +12,7 @@ import numpy as np
 
 from recallflow.limits import PARTICIPANTS_MAX, QUERY_CHARACTERS
 from recallflow.llm import Prompt
-from recallflow.operators.recall import model_calls
+from recallflow.operators.recall import model_calls, stages
 from recallflow.operators.recall.compose import ResponseAndEffects, compose_answer, finish
 from recallflow.operators.recall.context import read_summaries
 from recallflow.operators.recall.deadline import Step, StepTimings
@@ -22,18 +22,7 @@ from recallflow.operators.recall.moment import Moment, graph_at
 from recallflow.operators.recall.question import MODE_OF, Question, Vocabulary, analyse_question, intent_of
 from recallflow.operators.recall.rank_and_judge import rank_candidates, read_signal
 from recallflow.operators.recall.ranking_input import Tuning, ranking_parameters
-from recallflow.operators.recall.stages import (
-    NO_SUMMARIES,
-    AnswerComposer,
-    CategorySummaries,
-    ComposedAnswer,
-    Engine,
-    Expanded,
-    Permitted,
-    QueryRun,
-    Ranked,
-    RecallRequest,
-)
+from recallflow.operators.recall.stages import ComposedAnswer, Engine, QueryRun, RecallRequest
 from recallflow.operators.recall.words import spend_scan
 from recallflow.operators.redaction import REDACTED
 from recallflow.queries import HOPS_MIN, Filters
@@ -78,7 +67,7 @@ def _answer_subquery(main: ComposedAnswer, results: ModelResults, question: str)
     return _find_all(_begin(run.engine, run.request._replace(query=query), vectors, run))
 
 
-def ranked_only(engine: Engine, request: RecallRequest, results: ModelResults = NO_RESULTS) -> Ranked:
+def ranked_only(engine: Engine, request: RecallRequest, results: ModelResults = NO_RESULTS) -> stages.Ranked:
     """Return a query's ranking, for callers that do not need memories."""
     run = _begin(engine, request, results)
     permitted = _permit(run).positions
@@ -87,7 +76,7 @@ def ranked_only(engine: Engine, request: RecallRequest, results: ModelResults = 
 
 def plan_model_calls(
     engine: Engine, request: RecallRequest, results: ModelResults, composed: ComposedAnswer | None
-) -> tuple[ModelRequests, AnswerComposer | None]:
+) -> tuple[ModelRequests, stages.AnswerComposer | None]:
     """Return the model requests that a query waits for, and a function that composes the answer meanwhile, or None if
     the answer depends on their results. Without requests the function composes the whole answer."""
     if composed is not None:
@@ -116,7 +105,7 @@ def plan_embedding(engine: Engine, request: RecallRequest, results: ModelResults
     return ModelRequests(texts=_texts_to_embed(_begin(engine, request, results), results))
 
 
-def _prompts(run: QueryRun, summaries: CategorySummaries) -> dict[LlmStep, Prompt]:
+def _prompts(run: QueryRun, summaries: stages.CategorySummaries) -> dict[LlmStep, Prompt]:
     if "llm" in run.dropped or "llm" not in run.engine.models:
         return {}
     mode, question = run.tuning.mode, run.question.text
@@ -188,7 +177,7 @@ def _begin(engine: Engine, request: RecallRequest, results: ModelResults, main: 
     )
 
 
-def _find(run: QueryRun, permitted: Permitted, summaries: CategorySummaries) -> ComposedAnswer:
+def _find(run: QueryRun, permitted: stages.Permitted, summaries: stages.CategorySummaries) -> ComposedAnswer:
     signal = read_signal(run, permitted.positions)
     ranked = rank_candidates(run, permitted.positions, signal)
     spend_scan(run.index)
@@ -200,14 +189,14 @@ def _find_all(run: QueryRun) -> ComposedAnswer:
     return _find(run, permitted, _summaries(run, permitted))
 
 
-def _permit(run: QueryRun) -> Permitted:
+def _permit(run: QueryRun) -> stages.Permitted:
     index, filters, project = run.index, run.query.filters, run.query.project_id
     is_current = valid(index, run.moment)
     if (is_superseded := superseded(run.graph, index, run.moment)) is not None:
         is_current &= ~is_superseded
     spend_scan(index)
     if project is None and not filters.model_fields_set:
-        return Permitted(is_current.nonzero()[0], [], 0)
+        return stages.Permitted(is_current.nonzero()[0], [], 0)
     filtering = Filtering(
         index, graph_at(run.request.hot, index, run.moment, of_versions=run.moment.history), run.moment
     )
@@ -215,18 +204,18 @@ def _permit(run: QueryRun) -> Permitted:
     if project is not None:
         mask &= filtering.within(Filters(project_id=project))
     positions = mask.nonzero()[0]
-    return Permitted(positions, filtering.warnings(), int(is_current.sum()) - len(positions))
+    return stages.Permitted(positions, filtering.warnings(), int(is_current.sum()) - len(positions))
 
 
-def _summaries(run: QueryRun, permitted: Permitted) -> CategorySummaries:
+def _summaries(run: QueryRun, permitted: stages.Permitted) -> stages.CategorySummaries:
     if model_calls.context_tokens(run.query) is None:
-        return NO_SUMMARIES
+        return stages.NO_SUMMARIES
     found = read_summaries(run, permitted.positions)
     run.timings.end("summaries")
     return found
 
 
-def _expand(run: QueryRun, ranked: Ranked) -> Expanded:
+def _expand(run: QueryRun, ranked: stages.Ranked) -> stages.Expanded:
     query, positions, applied = run.query, ranked.ranking.positions, None
     relevance, target_ms = ranked.judged.relevance, run.query.sla_target_ms
 
@@ -247,7 +236,7 @@ def _expand(run: QueryRun, ranked: Ranked) -> Expanded:
             run.engine.shared.costs.add("graph", took_ms)
     rows = run.rows(run.index.conversation.slots[positions].tolist())
     run.timings.end("fetch")
-    return Expanded(positions, relevance, rows, applied)
+    return stages.Expanded(positions, relevance, rows, applied)
 
 
 def vocabulary(index: OwnerIndex) -> Vocabulary:

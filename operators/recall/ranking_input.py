@@ -9,26 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recallflow import queries
 from recallflow.control import RECALL_SETTINGS, ControlHistory, RecallSettings, TenantSettings
 from recallflow.embedder import Matrix
 from recallflow.fields import nearest
 from recallflow.limits import QUERY_CHARACTERS, WHOLE_EPISODES_MAX
 from recallflow.operators.recall.question import Question
 from recallflow.parsing import unknown_fields
-from recallflow.queries import (
-    BOOSTS,
-    HOPS_MAX,
-    HOPS_MIN,
-    K_MAX,
-    K_MIN,
-    WEIGHTS,
-    Decay,
-    GraphTrace,
-    MemoriesList,
-    Mode,
-    QueryEvent,
-    Recall,
-)
+from recallflow.queries import BOOSTS, HOPS_MAX, HOPS_MIN, K_MAX, K_MIN, WEIGHTS, Decay, Mode, QueryEvent, Recall
 from recallflow.responses import Warn
 from recallflow.state.arrays import Column, Ints, Positions, Selection
 from recallflow.state.index import OwnerIndex
@@ -89,7 +77,7 @@ def unread_field_warnings(query: QueryEvent) -> list[Warn]:
         similar = nearest(name, type(query).model_fields)
         asks = f"; did you mean {similar}?" if similar else ""
         warnings.append(Warn(code="unknown_field", detail=f"{name} is not read{asks}"))
-    if query.project_id is not None and not isinstance(query, Recall | GraphTrace | MemoriesList):
+    if query.project_id is not None and not isinstance(query, Recall | queries.GraphTrace | queries.MemoriesList):
         detail = f"project_id is not read: {query.type} is about all projects"
         warnings.append(Warn(code="unknown_field", detail=detail))
     return warnings
