@@ -320,8 +320,9 @@ class View:
         self._staged[keys.event_id(self._hot.key, self._hot.stored_name(event_id))] = digest.encode()
 
     def begin_owner(self) -> None:
-        """Create the key of a new owner, if it has none. Raise DecryptionFailed."""
-        if self._staged or (self._graph is not None and self._graph.staged.effects):
+        """Stage the first records of a new owner. Raise DecryptionFailed."""
+        is_changed = self._staged or (self._graph is not None and self._graph.staged.effects)
+        if is_changed and self._hot.next_change == 0:
             self._partition.begin_owner(self._hot.owner, self._hot.key)
 
     def stage(self, further: Values, position: Position | None = None) -> None:

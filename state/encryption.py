@@ -180,8 +180,6 @@ class OwnerKeys:
     def new_key_records(self, owner: Owner, key: bytes) -> Mapping[bytes, bytes]:
         """Return the records of an owner's new key; none if the owner has a key. `key` is the prefix of the owner's
         records. Raise DecryptionFailed if an existing key of the owner or the tenant cannot be decrypted."""
-        if key in self.ciphers:
-            return {}
         record_key = keys.owner_key(key)
         if self._get(record_key) is not None:
             _ = self.ciphers[key]  # raises DecryptionFailed for an unreadable key
@@ -189,12 +187,7 @@ class OwnerKeys:
         user, tenant = self._keyring.user(owner.tenant_id, owner.user_id), self._keyring.tenant(owner.tenant_id)
         records, tenant_cipher = self._tenant_key(tenant)
         wrapped = tenant_cipher.seal(record_key + user + tenant, secrets.token_bytes(KEY_BYTES))
-        return {**records, record_key: user + tenant + wrapped, keys.user_owner(user, key): owner.environment.encode()}
-
-    def forget(self, owner: bytes, user: bytes) -> Mapping[bytes, None]:
-        """Return the deletions of the key records of a user's owner."""
-        self.ciphers.pop(owner, None)
-        return {keys.owner_key(owner): None, keys.user_owner(user, owner): None}
+        return {**records, record_key: user + tenant + wrapped}
 
     def _tenant_key(self, tenant: bytes) -> tuple[dict[bytes, bytes], Cipher]:
         """Return a tenant's cipher, and the record of its key if it is new. The cipher is cached once it is stored."""

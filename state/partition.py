@@ -252,9 +252,13 @@ class Partition(AbstractContextManager["Partition"]):
         return bool(self._pending or self._advanced_sources)
 
     def begin_owner(self, owner: Owner, key: bytes) -> None:
-        """Stage an encryption key for an owner without one, before all other data of the owner. `key` is the prefix of
-        the owner's records. Raise DecryptionFailed if an existing key cannot be decrypted."""
-        self._pending.update(self._owner_keys.new_key_records(owner, key))
+        """Stage the first records of an owner, before all other data of the owner: its user, and in an encrypted
+        directory its key, unless it has one. `key` is the prefix of the owner's records. Raise DecryptionFailed if an
+        existing key cannot be decrypted."""
+        if self.keyring.encrypts:
+            self._pending.update(self._owner_keys.new_key_records(owner, key))
+        user = self.keyring.user(owner.tenant_id, owner.user_id)
+        self._pending[keys.user_owner(user, key)] = owner.environment.encode()
 
     def owners_of(self, tenant_id: str, user_id: str) -> list[Owner]:
         stored = self.scan(keys.users_owners(self.keyring.user(tenant_id, user_id)))
@@ -283,7 +287,8 @@ class Partition(AbstractContextManager["Partition"]):
 
     def forget_key(self, owner: bytes, user: bytes) -> None:
         """Stage the deletion of an owner's key, without which its remaining encrypted data is unreadable."""
-        self._pending.update(self._owner_keys.forget(owner, user))
+        self._owner_keys.ciphers.pop(owner, None)
+        self._pending |= {keys.owner_key(owner): None, keys.user_owner(user, owner): None}
 
     @property
     def unsynced(self) -> bool:

@@ -21,10 +21,10 @@ from recallflow.state.rows import Vectors
 from recallflow.state.verify import verify
 from tests.event_log import CACHE_BYTES, comparable, final_questions, hash_of, make_log
 from tests.readable import contains
-from tests.unit.state.member import KEYRING
 
 KEY, OTHER = (LocalMasterKey(bytes([number] * 32)) for number in (1, 2))
 ENCRYPTED = AtRest(KEY)
+KEYRING = Keyring(bytes(32), ENCRYPTED)
 PLAIN_VECTORS = AtRest(KEY, encrypt_vectors=False)
 SETTINGS = Settings(partitions=2)
 # What the log's owners say, are called, name and are found by: texts, ids, names, stems.
@@ -139,19 +139,19 @@ def unseal(partition: Partition, owner: bytes, label: bytes, sealed: bytes) -> b
 
 
 def test_an_owners_key_is_made_once_and_found_again(opened: Opened) -> None:
-    partition, ann = opened(), KEYRING.owner(ANN)
+    partition, ann = opened(KEYRING), KEYRING.owner(ANN)
     partition.begin_owner(ANN, KEYRING.owner(ANN))
     sealed = seal(partition, ann, b"held", b"tea")
     partition.begin_owner(ANN, KEYRING.owner(ANN))
     assert unseal(partition, ann, b"held", sealed) == b"tea"
     partition.commit()
-    partition = opened()
+    partition = opened(KEYRING)
     partition.begin_owner(ANN, KEYRING.owner(ANN))
     assert unseal(partition, ann, b"held", sealed) == b"tea"
 
 
 def test_sealed_value_opens_for_its_owner_and_label_only(opened: Opened) -> None:
-    partition = opened()
+    partition = opened(KEYRING)
     for owner in (ANN, BO, ANNS_TESTS):
         partition.begin_owner(owner, KEYRING.owner(owner))
     sealed = seal(partition, KEYRING.owner(ANN), b"held", b"tea")
@@ -169,7 +169,7 @@ def test_sealed_value_opens_for_its_owner_and_label_only(opened: Opened) -> None
 
 
 def test_nothing_that_was_sealed_with_a_forgotten_key_opens(opened: Opened) -> None:
-    partition, ann = opened(), KEYRING.owner(ANN)
+    partition, ann = opened(KEYRING), KEYRING.owner(ANN)
     partition.begin_owner(ANN, KEYRING.owner(ANN))
     partition.begin_owner(BO, KEYRING.owner(BO))
     sealed = seal(partition, ann, b"held", b"tea")
@@ -182,34 +182,35 @@ def test_nothing_that_was_sealed_with_a_forgotten_key_opens(opened: Opened) -> N
     with pytest.raises(DecryptionFailed):
         unseal(partition, ann, b"held", sealed)
     partition.commit()
-    partition = opened()
+    partition = opened(KEYRING)
     with pytest.raises(DecryptionFailed):
         unseal(partition, ann, b"held", sealed)
     assert unseal(partition, KEYRING.owner(BO), b"held", bos) == b"milk"
 
 
-def test_user_is_found_in_all_its_environments_alone(opened: Opened) -> None:
-    partition = opened()
+def test_user_is_found_in_all_its_environments_alone(opened: Opened, at_rest: AtRest) -> None:
+    partition = opened(Keyring(bytes(32), at_rest))
     for owner in (ANN, BO, ANNS_TESTS, Owner("other", "prod", "ann")):
         partition.begin_owner(owner, KEYRING.owner(owner))
     assert set(partition.owners_of("acme", "ann")) == {ANN, ANNS_TESTS}
     assert partition.owners_of("acme", "nobody") == []
     partition.forget_key(KEYRING.owner(ANN), KEYRING.user("acme", "ann"))
-    assert partition.owners_of("acme", "ann") == [ANNS_TESTS]
     partition.commit()
-    assert opened().owners_of("acme", "ann") == [ANNS_TESTS]
+    partition = opened(partition.keyring)
+    assert partition.owners_of("acme", "ann") == [ANNS_TESTS]
+    assert any(partition.scan(keys.OWNER_KEYS)) == partition.keyring.encrypts
 
 
 @pytest.mark.parametrize("lost", [keys.OWNER_KEYS, keys.TENANT_KEYS])
 def test_lost_key_opens_nothing_and_is_not_replaced(opened: Opened, lost: bytes) -> None:
-    partition, ann = opened(), KEYRING.owner(ANN)
+    partition, ann = opened(KEYRING), KEYRING.owner(ANN)
     partition.begin_owner(ANN, KEYRING.owner(ANN))
     sealed = seal(partition, ann, b"held", b"tea")
     partition.commit()
     ((key, value),) = partition.scan(lost)
     partition.stage({key: value[:-1] + bytes([value[-1] ^ 1])})
     partition.commit()
-    partition = opened()
+    partition = opened(KEYRING)
     for use in (
         lambda: partition.begin_owner(ANN, KEYRING.owner(ANN)),
         lambda: unseal(partition, ann, b"held", sealed),
@@ -219,7 +220,7 @@ def test_lost_key_opens_nothing_and_is_not_replaced(opened: Opened, lost: bytes)
 
 
 def test_keys_are_another_directorys_no_use(opened: Opened) -> None:
-    partition = opened()
+    partition = opened(KEYRING)
     partition.begin_owner(ANN, KEYRING.owner(ANN))
     partition.commit()
     stolen = dict(partition.scan(keys.OWNER_KEYS)) | dict(partition.scan(keys.TENANT_KEYS))

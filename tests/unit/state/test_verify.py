@@ -207,7 +207,8 @@ def files_with(folder: Path, text: bytes = SECRET) -> list[str]:
 
 
 def test_erased_data_is_in_no_file(opened: Opened, tmp_path: Path) -> None:
-    partition = opened()
+    partition, wrapped = opened(), os.urandom(32)
+    partition.stage({keys.owner_key(KEYRING.owner(ANN)): wrapped})
     for first in range(0, 4_000, 1_000):
         for owner, text in ((BO, b"violin"), (ANN, SECRET), (CY, b"violin")):
             fill(partition, owner, text, first, 1_000)
@@ -216,7 +217,6 @@ def test_erased_data_is_in_no_file(opened: Opened, tmp_path: Path) -> None:
             partition._db.compact_range(None, None)
         elif first == 2_000:
             partition = opened()
-    wrapped = partition._db.get(keys.owner_key(KEYRING.owner(ANN)))
     assert len(files_with(tmp_path)) >= 3
     erase(partition, ANN)
     assert files_with(tmp_path)
