@@ -71,8 +71,8 @@ def running(command: str, folder: Path, servers: str) -> Iterator[None]:
         assert process.poll() is None, said
         yield
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=GIVE_UP_S)
-        assert process.returncode == 0
+        _, errors = process.communicate(timeout=GIVE_UP_S)
+        assert process.returncode == 0, errors
     finally:
         process.kill()
         process.communicate()

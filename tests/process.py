@@ -17,6 +17,7 @@ from tools.broker import BOOTSTRAP_VARIABLE, HOST, free_ports, guard, release
 
 GIVE_UP_S = 120.0  # far more than a loaded machine needs
 POLL_S = 0.02  # leaves the processor to the process
+SHOWN = 10_000  # last characters of a process's output that a failure shows
 PORT_OPTIONS = {"run": "--metrics-port", "serve": "--port"}
 CRASHES = ("Traceback (most recent call last)", "panicked at", "Fatal Python error", "fatal runtime error")
 
@@ -42,7 +43,7 @@ class Ended:
         return not crashed and (self.code == 0 or bool(self.error or self.out.strip()))
 
     def __str__(self) -> str:
-        return f"exit {self.code}: {self.said[-2_000:]}"
+        return f"exit {self.code}: {self.said[-SHOWN:]}"
 
 
 def surroundings() -> dict[str, str]:
@@ -97,7 +98,7 @@ class Process:
             if not self.running():
                 raise RuntimeError(f"the process ended before it was {what}: {self.ended()}")
             if time.monotonic() > deadline_s:
-                raise RuntimeError(f"the process was not {what} after {GIVE_UP_S:.0f} s: {self.said()[-2_000:]}")
+                raise RuntimeError(f"the process was not {what} after {GIVE_UP_S:.0f} s: {self.said()[-SHOWN:]}")
             time.sleep(POLL_S)
 
     def kill(self) -> None:
@@ -126,7 +127,7 @@ class Process:
             self._process.wait(GIVE_UP_S)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise RuntimeError(f"the process did not end in {GIVE_UP_S:.0f} s: {self.said()[-2_000:]}") from None
+            raise RuntimeError(f"the process did not end in {GIVE_UP_S:.0f} s: {self.said()[-SHOWN:]}") from None
         self._reap()
         return Ended(self._process.returncode, "", self.said())
 

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.fleet.engine import Engine, Topics
-from tests.process import GIVE_UP_S, POLL_S, Ended, command
+from tests.process import GIVE_UP_S, POLL_S, SHOWN, Ended, command
 
 
 class Fleet:
@@ -100,8 +100,8 @@ class Fleet:
     def directories(self) -> list[Path]:
         return [member.state_dir for member in self.members if member.state_dir.exists()]
 
-    def said(self, most: int = 2_000) -> str:
-        return "\n".join(f"--- member {n}: {member.said()[-most:]}" for n, member in enumerate(self.members))
+    def said(self) -> str:
+        return "\n".join(f"--- member {n}: {member.said()[-SHOWN:]}" for n, member in enumerate(self.members))
 
     def __enter__(self) -> Self:
         return self

@@ -350,7 +350,7 @@ def test_a_fleet_under_faults_answers_all_once_with_equal_state(broker: Cluster,
     with closing(Trial(broker, tmp_path, plan)) as run:
         report = run.run(FAULTS)
     assert report.findings.clean(), report.findings
-    assert not report.broken, report.broken
+    assert not report.broken, "\n".join(report.broken)
     assert report.state_equal
     assert report.faults == {KILL: 1, PAUSE: 1, LOSE: 1}
     assert report.findings.outputs >= report.records > 0

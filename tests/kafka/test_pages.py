@@ -86,7 +86,7 @@ def first_line(command: str, folder: Path) -> str:
 
 @contextmanager
 def started(words: list[str], folder: Path, **more: str) -> Iterator[None]:
-    process = subprocess.Popen(words, cwd=folder, env=example_pages.environment(**more), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(words, cwd=folder, env=example_pages.environment(**more))
     with watched(process):
         yield
         process.send_signal(signal.SIGTERM)
