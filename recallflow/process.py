@@ -155,10 +155,12 @@ class TimeLimit:
             self._stop_s = now_s
         return self._waited_s >= self._outage_s or (self._stop_s is not None and now_s - self._stop_s >= STOP_S)
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop_s is not None
+
     def __str__(self) -> str:
-        if self._stop_s is None:
-            return f"within {self._outage_s:.0f} s"
-        return f"within {STOP_S:.0f} s of the signal to stop"
+        return f"within {STOP_S:.0f} s of the signal to stop" if self.is_stopping else f"within {self._outage_s:.0f} s"
 
 
 class CloseErrors:

@@ -42,10 +42,10 @@ def describe_topics(admin: AdminClient, topics: Sequence[str]) -> dict[str, Topi
 
 def describe_required_topics(options: KafkaOptions, topics: Sequence[str]) -> dict[str, TopicDescription]:
     """Describe topics. Raise SourceError if a broker or a topic is missing, or refuses us."""
+    admin = AdminClient(options.admin())
     with TopicReader(options) as reader:
         reader.partitions(topics)
-    with _source_errors("describe topics", options):
-        return describe_topics(AdminClient(options.admin()), topics)
+        return reader.ask(lambda: describe_topics(admin, topics))  # type: ignore[no-any-return]
 
 
 @contextmanager

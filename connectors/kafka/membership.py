@@ -172,7 +172,7 @@ class Membership:
 
     def check(self, time_limit: Callable[[], TimeLimit]) -> None:
         """Return once sending is permitted; wait for a renewal of the lease if necessary. Raise MembershipLost if
-        another member may own our partitions, SinkError if the `time_limit` of an outage has expired."""
+        another member may own our partitions, or `time_limit` has expired; SinkError if it expired while stopping."""
         limit: TimeLimit | None = None
         while True:
             self._raise_failure()
@@ -183,7 +183,9 @@ class Membership:
             limit = limit or time_limit()
             if limit.poll_expired():
                 problem = f"membership in deployment {self.name} could not be renewed {limit}: check the brokers"
-                raise SinkError(f"{problem}. Unsent outputs are sent after the next start")
+                if limit.is_stopping:
+                    raise SinkError(f"{problem}. Unsent outputs are sent after the next start")
+                raise MembershipLost(problem)
             time.sleep(PAUSE_S)
 
     def commit(self, committed: Mapping[int, Committed]) -> None:

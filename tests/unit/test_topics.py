@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,8 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.connectors.kafka import sender
-from recallflow.connectors.kafka.admin import TopicDescription
+from recallflow.connectors.kafka import admin, sender
+from recallflow.connectors.kafka.admin import TopicDescription, describe_required_topics
 from recallflow.connectors.kafka.cluster import TopicWatcher
 from recallflow.connectors.kafka.messages import Outgoing
 from recallflow.connectors.kafka.owned import OwnedSource, lane_at, lane_progress, records_of
@@ -52,6 +53,7 @@ from tests.unit.connectors.fake_kafka import FakeProducer
 from tests.unit.operators.harness import CLOCKS, HASHING, MEMORIES, QUERIES, FlatEmbedder
 
 SYNC_S = 1.0
+AWAY = KafkaException(KafkaError(KafkaError._TRANSPORT))
 SETTINGS = Settings(partitions=2)
 FINGERPRINT = SETTINGS.fingerprint(HASHING)
 
@@ -397,12 +399,17 @@ def test_added_partitions_are_reported_counted_and_logged_once(caplog: pytest.Lo
 
 
 def test_failed_description_is_retried() -> None:
-    def away() -> dict[str, TopicDescription]:
-        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-
-    watch = TopicWatcher(away, described())
+    watch = TopicWatcher(Mock(side_effect=AWAY), described())
     watch.check()
     assert watch.failure() is None
+
+
+def test_failed_description_at_a_start_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    describe = Mock(side_effect=[AWAY, described()])
+    monkeypatch.setattr(admin, "describe_topics", describe)
+    monkeypatch.setattr(admin, "TopicReader", partial(TopicReader, new_consumer=FakeKafka(queries=2).consumer))
+    assert describe_required_topics(KafkaOptions("nowhere:1"), ["queries"]) == described()
+    assert describe.call_count == 2
 
 
 def test_a_topic_made_anew_stops_the_flow(tmp_path: Path) -> None:

@@ -159,13 +159,6 @@ class Group:
         self._threads[-1][1].start()
         return self._threads[-1][1]
 
-    def may_send(self, member: Membership) -> bool:
-        try:
-            member.check(lambda: TimeLimit(0.0, threading.Event(), self.clock))
-        except SinkError:
-            return False
-        return True
-
     def holds(self, partition: int, *offsets: int) -> bool:
         parts = [self.consumer.held.get((topic, partition)) for topic in ("memory", "queries")]
         return [part and part.offset for part in parts] == [*offsets]
@@ -301,8 +294,8 @@ def test_late_handover_ends_membership_and_keeps_partitions(group: Group) -> Non
     while member.failure() is None:
         group.clock.now_s += 1
         until(lambda: member._lease.seconds_left() > SESSION_S - 1 or member.failure() is not None)
-    with pytest.raises(MembershipLost):
-        group.may_send(member)
+    with pytest.raises(MembershipLost, match="a hand-over took longer than"):
+        member.check(TimeLimit)
     assert member._lease.seconds_left() == 0
     assert group.consumer.assigned == {0, 1}
     member.close()
@@ -319,12 +312,17 @@ def test_replaced_member_does_not_rejoin(group: Group, monkeypatch: pytest.Monke
         member.step()
 
 
-def test_commit_into_an_empty_group_renews_nothing(group: Group) -> None:
-    member = group.make(0)
+@pytest.mark.parametrize(("stops", "error"), [(False, MembershipLost), (True, SinkError)])
+def test_commit_into_an_empty_group_renews_nothing(group: Group, stops: bool, error: type[Exception]) -> None:
+    member, stopping = group.make(0), threading.Event()
     group.consumer.member = ""
     group.clock.now_s += 10
     member.step()
-    assert not group.may_send(member)
+    if stops:
+        stopping.set()
+    with pytest.raises(error, match="could not be renewed") as raised:
+        member.check(lambda: TimeLimit(0.0, stopping, group.clock))
+    assert type(raised.value) is error
 
 
 def test_a_refusal_is_no_rebalance(group: Group) -> None:
