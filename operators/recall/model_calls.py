@@ -5,6 +5,7 @@ answered with their results (`ModelResults`). A failed call has no result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, compress
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -151,10 +152,10 @@ def rewrite_prompt(question: str) -> Prompt:
     return frame.prompt("rewrite", "rewrite-1", _REWRITE, data, frame.fields(questions=frame.listed(frame.TEXT)))
 
 
-def read_rewritten(answer: Mapping[str, Any], question: str) -> list[str]:
-    """Return distinct subquestions other than the question, up to a limit. Empty and overlong ones are left out."""
-    found = {_plain(question): ""}
-    for one in answer["questions"]:
+def subqueries(results: ModelResults, question: str) -> list[str]:
+    """Return distinct subqueries other than the question, up to a limit. Empty and overlong ones are left out."""
+    answer, found = results.answer("rewrite"), {_plain(question): ""}
+    for one in () if answer is None else answer["questions"]:
         text = " ".join(one.split())
         if text and len(text) <= SUB_QUESTION_CHARACTERS and text.isprintable():
             found.setdefault(_plain(text), text)
@@ -162,13 +163,9 @@ def read_rewritten(answer: Mapping[str, Any], question: str) -> list[str]:
 
 
 def fitting(summaries: Mapping[str, str]) -> dict[str, str]:
-    fitting, room = dict[str, str](), SUMMARIES_CHARACTERS
-    for name, text in summaries.items():
-        room -= len(text)
-        if room < 0:
-            break
-        fitting[name] = text
-    return fitting
+    """Return the first summaries, with texts of at most `SUMMARIES_CHARACTERS` in all."""
+    totals = accumulate(map(len, summaries.values()))
+    return dict(compress(summaries.items(), (total <= SUMMARIES_CHARACTERS for total in totals)))
 
 
 def _plain(question: str) -> str:
@@ -226,11 +223,6 @@ def sufficient_summaries(results: ModelResults, question: str, summaries: Mappin
     judged = fitting(summaries)
     answer = results.answer("check_sufficiency", sufficiency_prompt(question, judged))
     return judged if answer is not None and answer["sufficient"] is True else {}
-
-
-def subqueries(results: ModelResults, question: str) -> list[str]:
-    answer = results.answer("rewrite")
-    return [] if answer is None else read_rewritten(answer, question)
 
 
 def llm_warnings(query: Recall, results: ModelResults, left_out: int, *, has_model: bool, has_time: bool) -> list[Warn]:

@@ -21,15 +21,8 @@ from recallflow.operators.enrichment.prompt_frame import (
     contains_quote,
     sources_of,
 )  # fmt: skip
-from recallflow.operators.recall.model_calls import (
-    SUB_QUESTION_CHARACTERS,
-    SUB_QUESTIONS_MAX,
-    SUMMARIES_CHARACTERS,
-    read_rewritten,
-    rewrite_prompt,
-    select_prompt,
-    sufficiency_prompt,
-)  # fmt: skip
+from recallflow.operators.recall import model_calls
+from recallflow.operators.recall.model_calls import rewrite_prompt, select_prompt, sufficiency_prompt
 from tests.unit.operators.enrichment.models import memory, request, texts
 
 # Whoever changes what a prompt says gives it a new version, and its digest here: what came of it names the version.
@@ -117,15 +110,16 @@ def test_categories_that_are_offered_are_bounded(name_characters: int) -> None:
 
 
 def test_summaries_that_do_not_fit_are_left_out_whole() -> None:
-    summaries = {"a": "x" * (SUMMARIES_CHARACTERS - 10), "b": "y" * 10, "c": "z"}
+    summaries = {"a": "x" * (model_calls.SUMMARIES_CHARACTERS - 10), "b": "y" * 10, "c": "z"}
     assert data_of(sufficiency_prompt("What?", summaries))["summaries"] == {name: summaries[name] for name in "ab"}
 
 
 @given(st.lists(st.text()), st.text())
 def test_subquestions_are_few_short_and_different(texts: list[str], question: str) -> None:
-    found = read_rewritten({"questions": texts}, question)
-    assert len(found) <= SUB_QUESTIONS_MAX
-    assert all(0 < len(one) <= SUB_QUESTION_CHARACTERS and one.isprintable() for one in found)
+    answered = model_calls.CallResult("m", 0.0, {"questions": texts})
+    found = model_calls.subqueries(model_calls.ModelResults({"rewrite": answered}), question)
+    assert len(found) <= model_calls.SUB_QUESTIONS_MAX
+    assert all(0 < len(one) <= model_calls.SUB_QUESTION_CHARACTERS and one.isprintable() for one in found)
     assert len({one.casefold() for one in [*found, " ".join(question.split())]}) == len(found) + 1
 
 
