@@ -44,7 +44,6 @@ def explore(
 ) -> Subgraph:
     """Return the subgraph within `hops` (1 to 3) of the given nodes: keys, memory ids, URNs, or entity names. Edges
     and memories that are not valid at the moment are included with marks. Raise InvalidRecord for a missing node."""
-
     now_ms = moment.now_ms
     initial: list[Vertex] = []
     for key in candidate_nodes(graph, names, "nodes"):
@@ -114,8 +113,7 @@ def explored_node(
 
 def explored_edge(edge: Edge, now_ms: int) -> ExploredEdge:
     """Return an edge in the form of a response, with its marks at a time (epoch ms)."""
-    found = marks(edge, now_ms)
-    return ExploredEdge(**edge_fields(edge), evidence=edge.evidence, archived=edge.archived, marks=found)
+    return ExploredEdge(**edge_fields(edge), evidence=edge.evidence, archived=edge.archived, marks=marks(edge, now_ms))
 
 
 def edge_fields(edge: Edge) -> dict[str, Any]:
@@ -174,9 +172,8 @@ class _Page:
 
     def add_node(self, key: NodeKey) -> None:
         # The node is known to exist: skip the checks of `PastGraph.node`.
-        if key in self.nodes or (node := OwnerGraph.node(self.graph, key)) is None:
-            return
-        self.nodes[key] = explored_node(key, node)
+        if key not in self.nodes and (node := OwnerGraph.node(self.graph, key)) is not None:
+            self.nodes[key] = explored_node(key, node)
 
     def add_memory(self, seq: int, memory: ExploredMemory) -> None:
         own = NodeKey(memory.id, memory=True)

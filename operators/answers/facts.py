@@ -50,7 +50,6 @@ class _ScoredFact(NamedTuple):
 
 
 def _order(fact: _ScoredFact) -> tuple[float, float, int, str, str, str]:
-    """Return the sort key: the best score first, then the highest confidence, then the newest."""
     edge = fact.edge
     weight = edge.weight * edge.confidence
     return -fact.score, -weight, -edge.ingested_ms, str(edge.source), edge.type, str(edge.target)

@@ -7,6 +7,7 @@ answer fits. A single huge value is therefore cut alone, and smaller ones stay w
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import accumulate, takewhile
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
@@ -127,14 +128,9 @@ def _cut(value: Any, limit_bytes: int) -> Any:
 
 
 def _fitting_count(sizes: Iterator[int], limit_bytes: int) -> int:
-    """Return the number of entries that fit, with brackets and commas."""
-    room_bytes, count = limit_bytes - 2, 0
-    for size in sizes:
-        room_bytes -= size + 1
-        if room_bytes < -1:  # the last one needs no comma
-            break
-        count += 1
-    return count
+    """Return the number of entries that fit, with an opening bracket, and a comma or a bracket after each entry."""
+    totals_bytes = accumulate(size + 1 for size in sizes)
+    return sum(1 for _ in takewhile(lambda total_bytes: total_bytes < limit_bytes, totals_bytes))
 
 
 def _size(value: object) -> int:

@@ -139,20 +139,18 @@ def list_episodes(
     current = [e for e in index.episodes() if e.number in members and query.session_id in (None, e.session_id)]
     newest = sorted(current, key=lambda e: (e.last_ms, e.number), reverse=True)[: query.limit]
     summaries = Summaries(index, rows, len(newest))
-    found = []
-    for episode in newest:
-        positions = members[episode.number]
-        info = EpisodeInfo(
+    return [
+        EpisodeInfo(
             id=episode.id,
             session_id=episode.session_id,
             started_at=format_time(episode.start_ms),
             ended_at=format_time(episode.last_ms),
             open=is_open(episode, now_ms, gap_ms),
-            messages=len(positions),
-            summary=known_summary(hot, episode) or summaries.of(positions),
+            messages=len(members[episode.number]),
+            summary=known_summary(hot, episode) or summaries.of(members[episode.number]),
         )
-        found.append(info)
-    return found
+        for episode in newest
+    ]
 
 
 def stats(index: OwnerIndex, totals: OwnerCounts | None, limits: UserLimits, now_ms: int) -> dict[str, Any]:

@@ -1,6 +1,4 @@
-"""Queries of one state partition that wait, by the reason: for models (`ModelQueries`), for their next
-step (`SteppedQueries`), for the index of a past moment of a large owner (`PastQueries`), for catch-up before an answer
-claims absence (`HeldQueries`), or for a position (`WaitingQuery`).
+"""Queries of one state partition that wait, in a pool per reason.
 
 Parked queries are in memory only. After a crash, their records are read again from the input.
 

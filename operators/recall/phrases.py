@@ -64,10 +64,7 @@ def words(content: str, spans_of: Mapping[str, Sequence[tuple[int, int]]]) -> Re
 
 def nearby(offset: int, neighbour: MemoryRow | None, span: tuple[int, int]) -> Reason:
     """Return the reason: a neighbour contains a word of the question. `neighbour` is None if it cannot be quoted."""
-    if offset < 0:
-        where = "right after" if offset == -1 else "soon after"
-    else:
-        where = "right before" if offset == 1 else "soon before"
+    where = f"{'right' if abs(offset) == 1 else 'soon'} {'after' if offset < 0 else 'before'}"
     if neighbour is None:
         return {"code": "nearby", "text": f"said {where} words that are asked for"}
     quoted: Neighbour = {"id": neighbour.id, "quote": short(neighbour.content, *span)}

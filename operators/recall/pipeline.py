@@ -131,7 +131,6 @@ def _may_rerank(engine: Engine, results: ModelResults, tuning: Tuning) -> bool:
 
 
 def _analyse(index: OwnerIndex, text: str) -> Question:
-    """Analyse a question with the owner's participants and vocabulary."""
     return analyse_question(text, participants(index), vocabulary(index))
 
 

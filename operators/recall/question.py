@@ -148,10 +148,8 @@ def _spelling_in(name: str, text: str, table: Table) -> str | None:
     ordinary = table.has_spaces and (name.lower() in table.function_words or name.lower() in table.months)
     if _occurs_in(text, name) and (not ordinary or name[0].isupper()):
         return name
-    found = [match[0] for match in _patterns[name].finditer(text)]
-    if ordinary:
-        found = [spelling for spelling in found if spelling[0].isupper()]
-    return next(iter(found), None)
+    spellings = (match[0] for match in _patterns[name].finditer(text))
+    return next((spelling for spelling in spellings if not ordinary or spelling[0].isupper()), None)
 
 
 # The same names recur in many questions. The standard library takes twenty times as long to compile a pattern.

@@ -88,8 +88,7 @@ def memory_factors(inputs: RankingInput, positions: Positions) -> dict[str, Colu
 
 
 def age_decay(age_days: Column, decay: Decay) -> Column:
-    """Return exponential exp(-t/τ), linear max(0, 1 - t/max_age), logarithmic 1/(1 + ln(1 + t)), hyperbolic 1/(1 +
-    t/decay), or step: 1 below the threshold, else 0."""
+    """Return the value, 0 to 1, of the decay function at each age."""
     match decay.function:
         case "exponential":
             factor: Column = np.exp(-age_days / decay.tau_days)
