@@ -6,19 +6,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
+from recallflow import responses
 from recallflow.fields import Model
 from recallflow.graphs import ExploredEdge, Fact
 from recallflow.records import Position
-from recallflow.responses import (
-    Context,
-    EpisodeInfo,
-    ListedMemory,
-    MemoryVersion,
-    RecalledEpisode,
-    RecalledMemory,
-    Response,
-    Warn,
-)
+from recallflow.responses import EpisodeInfo, ListedMemory, MemoryVersion, RecalledEpisode, RecalledMemory, Response
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -96,7 +88,7 @@ class ResultList(Sequence[T]):
         self.response = response
 
     @property
-    def warnings(self) -> list[Warn]:
+    def warnings(self) -> list[responses.Warn]:
         """Return the warnings of the answer, each with a `code` and a `detail`."""
         return self.response.warnings
 
@@ -126,7 +118,7 @@ class SearchResults(ResultList[RecalledMemory]):
     """Memories that answer a question, best first, with reasons (`why`, `score`, `relevance`)."""
 
     @property
-    def context(self) -> Context | None:
+    def context(self) -> responses.Context | None:
         """Return the prompt context within `max_tokens`; None without that argument."""
         return self.response.context
 
@@ -155,7 +147,7 @@ class History(ResultList[MemoryVersion]):
     """All versions of a memory, oldest first; empty for an unknown memory."""
 
     def __init__(self, response: Response) -> None:
-        super().__init__(versions_in(response), response)
+        super().__init__([MemoryVersion.model_validate(one) for one in response.versions or ()], response)
 
     @property
     def edges(self) -> list[ExploredEdge]:
@@ -192,10 +184,6 @@ class Stats(Model):
     text_bytes: int | None = None
     edges: int | None = None
     limits: dict[str, int | None]
-
-
-def versions_in(response: Response) -> list[MemoryVersion]:
-    return [MemoryVersion.model_validate(one) for one in response.versions or ()]
 
 
 def _line(item: object) -> str:

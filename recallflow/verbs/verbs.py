@@ -17,28 +17,8 @@ from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import AsOf, Filters, Mode, QueryEvent
 from recallflow.records import Position
 from recallflow.responses import ListedMemory, MemoryVersion, QueryFailed, Response
-from recallflow.verbs.arguments import (
-    AnyEvent,
-    ClientScope,
-    call_with_help,
-    checked_wait,
-    did_you_mean,
-    message_fields,
-    with_argument_help,
-)
-from recallflow.verbs.results import (
-    Added,
-    Episodes,
-    FoundFacts,
-    History,
-    Page,
-    SearchResults,
-    Stats,
-    chain_future,
-    gather,
-    map_future,
-    versions_in,
-)
+from recallflow.verbs import arguments, results
+from recallflow.verbs.results import Added, Episodes, FoundFacts, History, Page, SearchResults, Stats
 
 ChatMessage = Mapping[str, Any] | BaseModel  # the models include the messages of OpenAI's client
 Content = str | ChatMessage | Sequence[ChatMessage]
@@ -52,23 +32,23 @@ PAGE = 1_000
 class Verbs(ABC):
     """All operations on users' memories. Thread-safe. Each call returns at once; argument errors are raised at once."""
 
-    def __init__(self, scope: ClientScope, timeout_s: float) -> None:
+    def __init__(self, scope: arguments.ClientScope, timeout_s: float) -> None:
         """`timeout_s` limits the wait for a response. Raise UsageError and InvalidRecord for invalid arguments."""
-        checked_wait("timeout_s", timeout_s)
+        arguments.checked_wait("timeout_s", timeout_s)
         self._scope, self._timeout_s = scope, timeout_s
         scope.event("user.stats", "anyone", {})  # an invalid scope raises here, and not in the first call
 
     @abstractmethod
-    def _put(self, event: AnyEvent) -> "Future[Position]":
+    def _put(self, event: arguments.AnyEvent) -> "Future[Position]":
         """Send an event of this scope; return its position once it is stored."""
 
     @abstractmethod
     def _answer(self, query: QueryEvent, timeout_s: float) -> "Future[Response]":
         """Ask a query that has an id; return its response, or raise QueryFailed for an error response."""
 
-    def _put_all(self, events: Sequence[AnyEvent]) -> "Future[list[Position]]":
+    def _put_all(self, events: Sequence[arguments.AnyEvent]) -> "Future[list[Position]]":
         """Send events in order."""
-        return gather([self._put(event) for event in events])
+        return results.gather([self._put(event) for event in events])
 
     def _written(self, user_id: str) -> Position | None:
         """Return the client's last write for a user, if a later query could be answered before it is applied."""
@@ -94,7 +74,7 @@ class Verbs(ABC):
                 raise UsageError("add: only a text can have a kind; a chat message has the kind message: leave it out")
             shared = given_fields(session_id=session) | fields
             messages = content if isinstance(content, Sequence) else (content,)
-            fields_of_each = (message_fields(cast(ChatMessage, message)) for message in messages)
+            fields_of_each = (arguments.message_fields(cast(ChatMessage, message)) for message in messages)
             events = [self._scope.event("message", user, shared | own) for own in fields_of_each]
         if not events:
             raise UsageError("add: the list of messages is empty")
@@ -102,7 +82,7 @@ class Verbs(ABC):
         def added(positions: list[Position]) -> Added:
             return Added(tuple(e.id or str(p) for e, p in zip(events, positions, strict=True)), tuple(positions))
 
-        return map_future(self._put_all(events), added)
+        return results.map_future(self._put_all(events), added)
 
     def update(
         self, /, memory_id: str | Position, content: str | None = None, *, user: str, **fields: Any
@@ -175,14 +155,14 @@ class Verbs(ABC):
         Raises InvalidRecord, UsageError, SourceError, DeliveryFailed, QueryFailed, QueryTimeout."""
         optional = given_fields(k=k, session_id=session, filters=filters, as_of=as_of)
         answer = self._ask("recall", user, {"query": query, "mode": mode} | optional | fields, after, timeout_s)
-        return map_future(answer, lambda response: SearchResults(response.memories or (), response))
+        return results.map_future(answer, lambda response: SearchResults(response.memories or (), response))
 
     def get(
         self, /, memory_id: str | Position, *, user: str, after: After | None = None, timeout_s: float | None = None
     ) -> "Future[MemoryVersion | None]":
         """Return the current version of a memory; None for an unknown id. Wait and raise as `search`."""
         answer = self._ask("memory.get", user, {"memory_id": _memory_id_text(memory_id)}, after, timeout_s)
-        return chain_future(answer, _latest)
+        return results.chain_future(answer, _latest)
 
     def all(
         self,
@@ -200,14 +180,14 @@ class Verbs(ABC):
         `after` is the `after` of the previous page; `each` iterates over all pages. `fields` are other fields of a
         `memories.list` event (`as_of`, `wait_for`). Waits and raises as `search`."""
         query = {"limit": limit} | given_fields(after=after, filters=filters) | fields
-        return map_future(self._ask("memories.list", user, query, None, timeout_s), Page)
+        return results.map_future(self._ask("memories.list", user, query, None, timeout_s), Page)
 
     def history(
         self, /, memory_id: str | Position, *, user: str, after: After | None = None, timeout_s: float | None = None
     ) -> "Future[History]":
         """Return all versions of a memory, oldest first; empty for an unknown memory. Wait and raise as `search`."""
         answer = self._ask("memory.history", user, {"memory_id": _memory_id_text(memory_id)}, after, timeout_s)
-        return chain_future(answer, lambda done: History(_response_with_versions(done)))
+        return results.chain_future(answer, _history)
 
     def episodes(
         self,
@@ -221,7 +201,7 @@ class Verbs(ABC):
     ) -> "Future[Episodes]":
         """Return the episodes of a user, newest first: of one `session`, or of all. Wait and raise as `search`."""
         query = {"limit": limit} | given_fields(session_id=session)
-        return map_future(self._ask("episodes.list", user, query, after, timeout_s), Episodes)
+        return results.map_future(self._ask("episodes.list", user, query, after, timeout_s), Episodes)
 
     def facts(
         self,
@@ -236,12 +216,12 @@ class Verbs(ABC):
         """Return relations that contain words of `query`, each with the memories that state it. `fields` are other
         fields of a `graph.facts` event (`entities`, `types`, `as_of`, `limit`, …). Wait and raise as `search`."""
         answer = self._ask("graph.facts", user, given_fields(query=query) | fields, after, timeout_s)
-        return map_future(answer, FoundFacts)
+        return results.map_future(answer, FoundFacts)
 
     def stats(self, /, *, user: str, after: After | None = None, timeout_s: float | None = None) -> "Future[Stats]":
         """Return the size of a user's data. Wait and raise as `search`."""
         answer = self._ask("user.stats", user, {}, after, timeout_s)
-        return map_future(answer, lambda response: Stats.model_validate(response.stats))
+        return results.map_future(answer, lambda response: Stats.model_validate(response.stats))
 
     def ask(self, /, query: QueryEvent, *, timeout_s: float | None = None) -> "Future[Response]":
         """Return the response to any query event of this scope (`GraphExplore`, …). Wait and raise as `search`."""
@@ -250,7 +230,7 @@ class Verbs(ABC):
             raise UsageError(f"{query.type} is no query: use send()")
         if parsed.reply_to is not None:
             raise UsageError("reply_to: this client does not read that topic: use send()")
-        wait_s = self._timeout_s if timeout_s is None else checked_wait("timeout_s", timeout_s)
+        wait_s = self._timeout_s if timeout_s is None else arguments.checked_wait("timeout_s", timeout_s)
         defaults: dict[str, Any] = {} if parsed.id else {"id": uuid.uuid4().hex}
         written = self._written(parsed.user_id)
         if written is not None and "wait_for" not in parsed.model_fields_set:
@@ -280,8 +260,9 @@ def given_fields(**fields: Any) -> dict[str, Any]:
 def _check_kind(kind: object) -> None:
     """Raise UsageError for an unknown kind: no filter would find a misspelt one."""
     if isinstance(kind, str) and kind not in KINDS:
+        hint = arguments.did_you_mean(kind, KINDS)
         others = "for another kind, send() a MemoryAdd"
-        raise UsageError(f"unknown kind {kind!r}{did_you_mean(kind, KINDS)}: give one of {', '.join(KINDS)}; {others}")
+        raise UsageError(f"unknown kind {kind!r}{hint}: give one of {', '.join(KINDS)}; {others}")
 
 
 def _memory_id_text(memory_id: object) -> str:
@@ -298,20 +279,19 @@ def _positions(after: object) -> list[str]:
     return [str(position) for position in several]
 
 
-def _response_with_versions(done: "Future[Response]") -> Response:
-    """Return the response; for an unknown memory, a response without versions."""
+def _history(done: "Future[Response]") -> History:
+    """Return the versions of a memory; none for an unknown memory."""
     try:
-        return done.result()
+        return History(done.result())
     except QueryFailed as failed:
         if failed.error.code != "not_found":
             raise
-        return Response(query_id=failed.query_id, status="ok", versions=[])
+        return History(Response(query_id=failed.query_id, status="ok", versions=[]))
 
 
 def _latest(done: "Future[Response]") -> MemoryVersion | None:
-    response = _response_with_versions(done)
-    versions = versions_in(response)
-    return versions[-1].model_copy(update={"usage": response.usage}) if versions else None
+    history = _history(done)
+    return history[-1].model_copy(update={"usage": history.response.usage}) if history else None
 
 
 P = ParamSpec("P")
@@ -324,7 +304,7 @@ def sync_call(call: Callable[Concatenate[V, P], "Future[T]"]) -> Callable[Concat
 
     @functools.wraps(call)
     def wait(self: "SyncCalls", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return call_with_help(self, call, (self._verbs, *args), kwargs).result()
+        return arguments.call_with_help(self, call, (self._verbs, *args), kwargs).result()
 
     return _show_outcome_type(wait, call)
 
@@ -337,7 +317,7 @@ def async_call(
     @functools.wraps(call)
     async def wait(self: "AsyncCalls", /, *args: P.args, **kwargs: P.kwargs) -> T:
         await self._opened()
-        return await asyncio.wrap_future(call_with_help(self, call, (self._verbs, *args), kwargs))
+        return await asyncio.wrap_future(arguments.call_with_help(self, call, (self._verbs, *args), kwargs))
 
     return _show_outcome_type(wait, call)
 
@@ -368,7 +348,7 @@ class SyncCalls:
     send = sync_call(Verbs.send)
     ask = sync_call(Verbs.ask)
 
-    @with_argument_help
+    @arguments.with_argument_help
     def each(self, *, user: str, filters: FilterArg | None = None, **fields: Any) -> Iterator[ListedMemory]:
         """Yield all memories of a user, newest first, page by page. `all` has the same arguments."""
         query = {"limit": PAGE, "filters": filters} | fields
@@ -408,7 +388,7 @@ class AsyncCalls:
     send = async_call(Verbs.send)
     ask = async_call(Verbs.ask)
 
-    @with_argument_help
+    @arguments.with_argument_help
     async def each(self, *, user: str, filters: FilterArg | None = None, **fields: Any) -> AsyncIterator[ListedMemory]:
         """Yield all memories of a user, newest first, page by page. `all` has the same arguments."""
         query = {"limit": PAGE, "filters": filters} | fields
