@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import Field, StringConstraints, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
+from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
 from recallflow import limits
 from recallflow.fields import EPOCH_MS_MAX, AnyJson, Identifier, Model, Name, SafeInt, StrictPart, Timestamp, check_all
@@ -15,7 +15,7 @@ from recallflow.queries import WEIGHTS, Decay, Weight, unknown_factors
 
 RECALL_SETTINGS = "recall"
 DEFAULT = "default"  # the name of a rollout or verdict, which applies to a whole tenant
-Text = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
+Text = Annotated[str, Field(max_length=limits.SUMMARY_CHARACTERS)]
 RolloutMode = Literal["off", "shadow", "canary"]
 BOUNDED_LIST = Field(max_length=limits.USERS_MAX)
 ALL_TENANTS = "*"  # the tenant of the deployment's own keys, which are valid for every tenant

@@ -8,17 +8,16 @@ again. Results have their own topic, so that they do not wait behind requests.""
 from hashlib import sha256
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from recallflow import limits
 from recallflow.fields import (
-    AS_INT,
-    INT32_MAX,
     AnyJson,
     ContentHash,
     Embedding,
     Fraction,
     Identifier,
+    Int32,
     Layer,
     Model,
     Name,
@@ -31,9 +30,9 @@ from recallflow.llm import Task
 from recallflow.owner import Owner
 
 Labels = Annotated[list[Name], Field(max_length=limits.LABELS_MAX)]
-Summary = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
-NonBlankSummary = Annotated[NonEmpty, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
-Evidence = Annotated[str, StringConstraints(max_length=limits.EVIDENCE_CHARACTERS)]
+Summary = Annotated[str, Field(max_length=limits.SUMMARY_CHARACTERS)]
+NonBlankSummary = Annotated[NonEmpty, Field(max_length=limits.SUMMARY_CHARACTERS)]
+Evidence = Annotated[str, Field(max_length=limits.EVIDENCE_CHARACTERS)]
 # Kinds of memories that `add` of a Python client accepts. On the wire a kind is any name.
 KINDS = (*("fact", "preference", "decision", "plan", "event", "relationship", "skill", "goal", "task", "note", "rule"),
          "message")  # fmt: skip
@@ -53,7 +52,7 @@ class Event(Model):
     environment: Identifier = PRODUCTION
     session_id: Identifier | None = None
     timestamp: Timestamp | None = None
-    schema_version: Annotated[int, Field(ge=0, le=INT32_MAX), AS_INT] | None = None
+    schema_version: Int32 | None = None
     receipt: bool = False
 
     @property

@@ -8,20 +8,8 @@ from functools import lru_cache
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    PlainSerializer,
-    StringConstraints,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WithJsonSchema,
-    model_validator,
-)
+import pydantic
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails
 
 from recallflow.limits import PROBLEMS_MAX
@@ -112,32 +100,32 @@ def _finite(value: Any) -> Any:
 
 # No control characters, which break line-based tools, and at least one visible character.
 _VISIBLE = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
-Name = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=_VISIBLE)]
-Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=_VISIBLE)]
+Name = Annotated[str, Field(min_length=1, max_length=512, pattern=_VISIBLE)]
+Identifier = Annotated[str, Field(min_length=1, max_length=128, pattern=_VISIBLE)]
 ContentHash = Annotated[str, Field(json_schema_extra={"pattern": "^[0-9a-fA-F]{64}$"}), AfterValidator(_sha256)]
 AnyJson = Annotated[dict[str, Any], AfterValidator(_finite)]
 _TIME = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "integer", "description": "epoch milliseconds"}]}
-_TO_WIRE = PlainSerializer(wire_time, when_used="json")
-Timestamp = Annotated[int, BeforeValidator(parse_time), _TO_WIRE, WithJsonSchema(_TIME)]
+_TO_WIRE = pydantic.PlainSerializer(wire_time, when_used="json")
+Timestamp = Annotated[int, BeforeValidator(parse_time), _TO_WIRE, pydantic.WithJsonSchema(_TIME)]
 AS_INT = BeforeValidator(_whole)  # must be last in an annotation: it then runs before the bounds are checked
-INT32_MAX = 2**31 - 1
+Int32 = Annotated[int, Field(ge=0, le=2**31 - 1), AS_INT]
 SafeInt = Annotated[int, Field(ge=0, le=2**53 - 1), AS_INT]  # up to the largest that every JSON parser reads exactly
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 NOT_BLANK = r"\S"
-NonEmpty = Annotated[str, StringConstraints(min_length=1, pattern=NOT_BLANK)]
+NonEmpty = Annotated[str, Field(min_length=1, pattern=NOT_BLANK)]
 Embedding = Annotated[list[float], Field(min_length=1, max_length=8_192), AfterValidator(_fits_float32)]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 Layer = Literal["rule", "working", "long_term"]
 
 
-class Model(BaseModel):
+class Model(pydantic.BaseModel):
     """Base of all models on topics: immutable and strict. Unknown fields are accepted by the parser and logged once.
     Numbers, texts and truth values are not converted, because `true` and 1 have different meanings.
 
     Unknown fields are in `model_extra`, but are no attributes: their values are not validated, and code that reads a
     field of one event type must not find an unknown field of another type."""
 
-    model_config = ConfigDict(
+    model_config = pydantic.ConfigDict(
         frozen=True, extra="allow", strict=True, allow_inf_nan=False, ser_json_inf_nan="null", defer_build=True
     )
 
@@ -156,12 +144,12 @@ class Truncatable(Model):
 class StrictPart(Model):
     """Model that refuses unknown fields: a misspelt one would widen a query. `ALIASES`: other names → ours."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = pydantic.ConfigDict(extra="forbid")
     ALIASES: ClassVar[Mapping[str, str]] = {}
 
-    @model_validator(mode="wrap")
+    @pydantic.model_validator(mode="wrap")
     @classmethod
-    def _known_fields(cls, value: object, check: ModelWrapValidatorHandler[Any]) -> Any:
+    def _known_fields(cls, value: object, check: pydantic.ModelWrapValidatorHandler[Any]) -> Any:
         try:
             return check(value)
         except ValidationError as error:
@@ -206,7 +194,7 @@ def unknown_name_error(noun: str, location: tuple[int | str, ...], remedy: str) 
     return InitErrorDetails(type="value_error", loc=location, input=location[-1], ctx={"error": ValueError(problem)})
 
 
-def check_all(value: object, check: ValidatorFunctionWrapHandler, problems: list[InitErrorDetails]) -> Any:
+def check_all(value: object, check: pydantic.ValidatorFunctionWrapHandler, problems: list[InitErrorDetails]) -> Any:
     """Return the result of `check`. Raise ValidationError with these problems and the problems that `check` finds."""
     try:
         checked = check(value)

@@ -5,42 +5,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    AliasChoices,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    StringConstraints,
-    Tag,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    field_validator,
-    model_validator,
-)
+import pydantic
+from pydantic import AfterValidator, Field, ValidationInfo, WrapValidator, field_validator
 from pydantic_core import InitErrorDetails
 
-from recallflow import limits
+from recallflow import fields, limits
 from recallflow.events import Event
-from recallflow.fields import (
-    AS_INT,
-    FIELDS_MAX,
-    INT32_MAX,
-    Fraction,
-    Identifier,
-    Layer,
-    Name,
-    NonEmpty,
-    Role,
-    StrictPart,
-    Timestamp,
-    check_all,
-    nearest,
-    unknown_name_error,
-)
+from recallflow.fields import AS_INT, Fraction, Identifier, Int32, Layer, Name, NonEmpty, Role, StrictPart, Timestamp
 from recallflow.limits import CURSOR_CHARACTERS
 from recallflow.records import Position
 
@@ -87,7 +58,7 @@ def _cursor_validator(*kinds: type[MemoryCursor | EdgeCursor]) -> AfterValidator
     return AfterValidator(check)
 
 
-_Text = Annotated[str, StringConstraints(max_length=CURSOR_CHARACTERS)]
+_Text = Annotated[str, Field(max_length=CURSOR_CHARACTERS)]
 T = TypeVar("T")
 Mode = Literal["recency", "relevance", "entity_focused", "balanced", "episode", "hybrid", "decayed", "auto"]
 DecayFunction = Literal["exponential", "linear", "logarithmic", "step", "hyperbolic"]
@@ -129,18 +100,18 @@ def unknown_factors(mode: Mode | None, weights: object, *where: str) -> list[Ini
     known = sorted({name for one in modes for names in (WEIGHTS, BOOSTS) for name in names.get(one, ())})
     listing = f"{mode or 'a mode'} weighs {', '.join(known) or 'nothing'}"
     unknown = [name for name in weights if name not in known] if isinstance(weights, dict) else []
-    if len(unknown) > FIELDS_MAX:
+    if len(unknown) > fields.FIELDS_MAX:
         raise ValueError(f"has {len(unknown):,} unknown factors; {listing}")
     problems = []
     for count, name in enumerate(unknown):
-        similar = nearest(name, known) if count < limits.PROBLEMS_MAX else None
+        similar = fields.nearest(name, known) if count < limits.PROBLEMS_MAX else None
         remedy = f"did you mean {similar}? {listing}" if similar else listing
-        problems.append(unknown_name_error("factor", (*where, name), remedy))
+        problems.append(fields.unknown_name_error("factor", (*where, name), remedy))
     return problems
 
 
 ID_NAMES = ("id", "query_id")  # the fields that may contain the id of a query
-PositionText = Annotated[str, StringConstraints(max_length=512), AfterValidator(_position)]
+PositionText = Annotated[str, Field(max_length=512), AfterValidator(_position)]
 # `fail_fast`: only the first wrong value is reported, because converting very many errors takes long.
 Values = Field(min_length=1, max_length=limits.FILTER_VALUES_MAX, fail_fast=True)
 
@@ -155,23 +126,23 @@ class Decay(StrictPart):
     decay_days: Days = 30.0
 
 
-def _filterable_value(value: object, check: ValidatorFunctionWrapHandler) -> Any:
+def _filterable_value(value: object, check: pydantic.ValidatorFunctionWrapHandler) -> Any:
     try:
         return check(value)
-    except ValidationError:
+    except pydantic.ValidationError:
         scalar = f"a text of up to {limits.METADATA_TEXT_CHARACTERS} characters, a number, true or false"
         raise ValueError(f"give {scalar}, or a list of up to {limits.FILTER_VALUES_MAX} such values") from None
 
 
-MetadataText = Annotated[str, StringConstraints(max_length=limits.METADATA_TEXT_CHARACTERS)]
+MetadataText = Annotated[str, Field(max_length=limits.METADATA_TEXT_CHARACTERS)]
 MetadataValue = MetadataText | bool | int | Annotated[float, Field(allow_inf_nan=False)]
-MetadataName = Annotated[str, StringConstraints(min_length=1, max_length=limits.METADATA_NAME_CHARACTERS)]
+MetadataName = Annotated[str, Field(min_length=1, max_length=limits.METADATA_NAME_CHARACTERS)]
 MetadataValues = Annotated[MetadataValue | Annotated[list[MetadataValue], Values], WrapValidator(_filterable_value)]
 Nested = Annotated[list["Filters"], Field(min_length=1, max_length=limits.FILTER_CONDITIONS_MAX)]
 FewFields = Field(min_length=1, max_length=limits.FILTER_FIELDS_MAX)
 OneOrSeveral = Annotated[
-    Annotated["Filters", Tag("[one]")] | Annotated[Nested, Tag("[several]")],
-    Discriminator(lambda value: "[several]" if isinstance(value, list) else "[one]"),
+    Annotated["Filters", pydantic.Tag("[one]")] | Annotated[Nested, pydantic.Tag("[several]")],
+    pydantic.Discriminator(lambda value: "[several]" if isinstance(value, list) else "[one]"),
 ]
 
 
@@ -179,7 +150,7 @@ class Filters(StrictPart):
     """Conditions on memories of the answer. Every field must match: a list with one of its values, `all_tags` with all.
     Of nested filters, every filter in `all` must match, at least one in `any`, and none in `not`."""
 
-    model_config = ConfigDict(serialize_by_alias=True)
+    model_config = pydantic.ConfigDict(serialize_by_alias=True)
     ALIASES = MappingProxyType({"AND": "all", "OR": "any", "NOT": "not", "$and": "all", "$or": "any", "$not": "not"})
 
     categories: Annotated[list[Name], Values] | None = None
@@ -233,7 +204,7 @@ def _check_size(filters: Any) -> Any:
     return filters
 
 
-Conditions = Annotated[Filters, BeforeValidator(_check_size)]
+Conditions = Annotated[Filters, pydantic.BeforeValidator(_check_size)]
 
 
 class AsOf(StrictPart):
@@ -242,7 +213,7 @@ class AsOf(StrictPart):
     event_time: Timestamp | None = None
     ingestion_time: Timestamp | None = None
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _names_a_time(self) -> Self:
         if self.event_time is None and self.ingestion_time is None:
             raise ValueError("names no time; give event_time, ingestion_time or both, or leave as_of out")
@@ -253,7 +224,7 @@ class ReplyTo(StrictPart):
     """Another response topic. The engine's settings list the permitted topics."""
 
     topic: Name
-    partition: Annotated[int, Field(ge=0, le=INT32_MAX), AS_INT] | None = None
+    partition: Int32 | None = None
 
 
 class Query(Event):
@@ -262,7 +233,7 @@ class Query(Event):
     `wait_timeout_ms` limits the wait for these positions. It also limits the wait of a query that found nothing while
     the log has unapplied records. `id` may also be called `query_id`, as in the answer."""
 
-    id: Annotated[Identifier | None, Field(validation_alias=AliasChoices(*ID_NAMES))] = None
+    id: Annotated[Identifier | None, Field(validation_alias=pydantic.AliasChoices(*ID_NAMES))] = None
     wait_for: PositionText | Annotated[list[PositionText], Field(max_length=limits.POSITIONS_MAX)] | None = None
     wait_timeout_ms: Annotated[int, Field(ge=0, le=60_000), AS_INT] = 2_000
     reply_to: ReplyTo | None = None
@@ -295,8 +266,8 @@ class Recall(Query):
 
     @field_validator("weights", mode="wrap")
     @classmethod
-    def _known_factors(cls, weights: object, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        return check_all(weights, check, unknown_factors(info.data.get("mode"), weights))
+    def _known_factors(cls, weights: object, check: pydantic.ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        return fields.check_all(weights, check, unknown_factors(info.data.get("mode"), weights))
 
     @field_validator("max_episodes", "whole_episodes")
     @classmethod
