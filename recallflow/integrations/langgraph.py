@@ -33,20 +33,7 @@ from recallflow.responses import ListedMemory
 from recallflow.verbs.verbs import SyncCalls
 
 with extra("langgraph"):
-    from langgraph.store.base import (
-        BaseStore,
-        GetOp,
-        Item,
-        ListNamespacesOp,
-        MatchCondition,
-        Op,
-        PutOp,
-        Result,
-        SearchItem,
-        SearchOp,
-        get_text_at_path,
-        validate_op_namespace,
-    )
+    from langgraph.store import base
 
 Namespace = tuple[str, ...]
 Filters = dict[str, Any]
@@ -143,7 +130,7 @@ def _compare(found: Any, comparison: str, value: Any) -> bool:
     return numbers and RANGES[comparison](found, value)
 
 
-def matches(namespace: Namespace, condition: MatchCondition) -> bool:
+def matches(namespace: Namespace, condition: base.MatchCondition) -> bool:
     """Return whether a namespace matches a prefix or suffix condition; `*` is any label."""
     path = condition.path
     part = namespace[: len(path)] if condition.match_type == "prefix" else namespace[-len(path) :]
@@ -163,7 +150,7 @@ def _is_filterable(name: object, value: object) -> bool:
 
 def _text(value: Mapping[str, Any], paths: Sequence[str]) -> str:
     """Return the indexed text of a value: the texts at the paths, or all texts if there are none, or else its JSON."""
-    found = [text for path in paths for text in get_text_at_path(value, path)] if paths else [*_texts(value)]
+    found = [text for path in paths for text in base.get_text_at_path(value, path)] if paths else [*_texts(value)]
     text = "\n".join(found)
     return text if text.strip() else json.dumps(value, ensure_ascii=False)
 
@@ -179,7 +166,7 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(one)
 
 
-class RecallStore(BaseStore):
+class RecallStore(base.BaseStore):
     """Items as memories of users. `user_label` is the index of the user's label in a namespace; with `user`, all
     namespaces are of this user. `fields` are the indexed paths of a value in LangGraph's notation; without any, all
     its texts are indexed. A put may override them with `index`."""
@@ -192,31 +179,31 @@ class RecallStore(BaseStore):
         self._user_id = user
         self._fields = tuple(fields)
 
-    def batch(self, ops: Iterable[Op]) -> list[Result]:
+    def batch(self, ops: Iterable[base.Op]) -> list[base.Result]:
         """Run the operations in order; each sees the effects of earlier ones."""
         return [self._run(op) for op in ops]
 
-    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+    async def abatch(self, ops: Iterable[base.Op]) -> list[base.Result]:
         return await asyncio.to_thread(self.batch, [*ops])
 
-    def _run(self, op: Op) -> Result:
-        validate_op_namespace(op)
+    def _run(self, op: base.Op) -> base.Result:
+        base.validate_op_namespace(op)
         match op:
-            case GetOp():
+            case base.GetOp():
                 row = next(self._at(op.namespace, op.key), None)
-                return None if row is None else Item(**item_fields(row))
-            case PutOp():
+                return None if row is None else base.Item(**item_fields(row))
+            case base.PutOp():
                 self._put(op)
                 return None
-            case SearchOp():
+            case base.SearchOp():
                 if op.query:
                     return self._best(op)
                 newest = islice(self._matching(op), op.offset, op.offset + op.limit)
-                return [SearchItem(**item_fields(row)) for row in newest]
-            case ListNamespacesOp():
+                return [base.SearchItem(**item_fields(row)) for row in newest]
+            case base.ListNamespacesOp():
                 return self._namespaces(op)
 
-    def _put(self, op: PutOp) -> None:
+    def _put(self, op: base.PutOp) -> None:
         if op.ttl is not None:
             raise NotImplementedError("RecallStore has no TTLs: reads cannot extend them; put the item without ttl")
         user_id = self._user(op.namespace)
@@ -237,7 +224,7 @@ class RecallStore(BaseStore):
             position = self._client.add(content, user=user_id, id=memory_id, **memory_fields).position
         wait_applied(self._client, user_id, position)
 
-    def _best(self, op: SearchOp) -> list[SearchItem]:
+    def _best(self, op: base.SearchOp) -> list[base.SearchItem]:
         """Return the items that the engine ranks, and then the others, as LangGraph's stores do."""
         user_id, last = self._user(op.namespace_prefix), op.offset + op.limit
         filters, is_complete = namespace_filter(op.namespace_prefix, op.filter)
@@ -249,17 +236,17 @@ class RecallStore(BaseStore):
         digests = {digest_in(memory.id) for memory in best}
         best_rows = self._rows(user_id, items_filter([*digests])) if digests else ()
         rows = {row.id: row for row in newest_of_each(best_rows)}
-        ranked = [SearchItem(**item_fields(rows[one.id]), score=one.score) for one in best if one.id in rows]
-        others = (SearchItem(**item_fields(row)) for row in self._matching(op) if digest_in(row.id) not in digests)
+        ranked = [base.SearchItem(**item_fields(rows[one.id]), score=one.score) for one in best if one.id in rows]
+        others = (base.SearchItem(**item_fields(row)) for row in self._matching(op) if digest_in(row.id) not in digests)
         return [*islice(chain(ranked, others), op.offset, last)]
 
-    def _matching(self, op: SearchOp) -> Iterator[ListedMemory]:
+    def _matching(self, op: base.SearchOp) -> Iterator[ListedMemory]:
         """Yield the items of a search, newest first. The store checks conditions that filters cannot express."""
         filters, is_complete = namespace_filter(op.namespace_prefix, op.filter)
         rows = newest_of_each(self._rows(self._user(op.namespace_prefix), filters))
         return rows if is_complete else (row for row in rows if meets(item_fields(row)["value"], op.filter))
 
-    def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
+    def _namespaces(self, op: base.ListNamespacesOp) -> list[Namespace]:
         conditions = op.match_conditions or ()
         path = next((condition.path for condition in conditions if condition.match_type == "prefix"), ())
         prefix = tuple(takewhile("*".__ne__, path))
