@@ -219,6 +219,7 @@ class _UnknownSchemaError(Exception):
 
 def _json(content: Any, is_ours: bool) -> bytes:
     """Return a decoded record as JSON. `is_ours`: it is one of our responses, converted to its plain form."""
+    _check_finite(content)
     if is_ours:
         from recallflow.registered_responses import record_types
 
@@ -235,19 +236,20 @@ def _json_value(value: Any) -> Any:
     raise TypeError(f"no JSON for {type(value).__name__}")
 
 
-def _without_nulls(value: Any, field: str = "") -> Any:
+def _check_finite(value: Any, field: str = "") -> None:
+    """Raise InvalidRecord for a number that JSON lacks: as null it would be lost. `field` is the path of the value."""
+    if isinstance(value, dict | list):
+        for name, one in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_finite(one, f"{field}.{name}" if field else str(name))
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InvalidRecord.of("invalid_event", f"is {value}, which JSON lacks: send a number, or leave it out", field)
+
+
+def _without_nulls(value: Any) -> Any:
     """Return an Avro value without null fields: in Avro, a null means a missing field."""
     if isinstance(value, dict):
-        names = ((name, f"{field}.{name}" if field else name, one) for name, one in value.items() if one is not None)
-        return {name: _without_nulls(one, path) for name, path, one in names}
-    return [_without_nulls(one, field) for one in value] if isinstance(value, list) else _finite(value, field)
-
-
-def _finite(value: Any, field: str) -> Any:
-    """Return a value. Raise InvalidRecord for a number that JSON lacks: as null it would be lost."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidRecord.of("invalid_event", f"is {value}, which JSON lacks: send a number, or leave it out", field)
-    return value
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def _message_fields(message: Any) -> Any:
@@ -269,4 +271,4 @@ def _field(field: Any, value: Any) -> Any:
 def _field_item(field: Any, value: Any) -> Any:
     if field.enum_type is not None:
         return field.enum_type.values_by_number[value].name
-    return _finite(value, field.name) if field.message_type is None else _message_fields(value)
+    return value if field.message_type is None else _message_fields(value)
