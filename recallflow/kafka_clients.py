@@ -81,7 +81,6 @@ def is_login_outage(error: KafkaError) -> bool:
     return is_login and bool(_LOGIN_OUTAGES.search(error.str())) and not _TOKEN_REFUSALS.search(error.str())
 
 
-_OTHER_REMEDY = "check the security settings"
 _REMEDIES = tuple((re.compile(pattern), remedy) for pattern, remedy in (
     ("invalid_client|unauthorized_client", "correct sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret"),
     ("invalid_scope", "correct sasl.oauthbearer.scope"),
@@ -96,7 +95,7 @@ _REMEDIES = tuple((re.compile(pattern), remedy) for pattern, remedy in (
 ))  # fmt: skip
 
 
-def remedy_of(reason: str, other: str = _OTHER_REMEDY) -> str:
+def remedy_of(reason: str, other: str = "check the security settings") -> str:
     """Return the remedy for a failed login or connection, `other` for an unknown reason."""
     return next((remedy for pattern, remedy in _REMEDIES if pattern.search(reason)), other)
 

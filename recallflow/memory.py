@@ -83,7 +83,11 @@ class LocalVerbs(Verbs):
         return map_future(response, lambda done: done.checked())
 
     def _headers(self) -> Headers:
-        return (*self._config.auth.credentials, *_trace_headers())
+        if "opentelemetry.trace" not in sys.modules:  # this program has no span
+            return self._config.auth.credentials
+        from recallflow.telemetry import trace_headers
+
+        return (*self._config.auth.credentials, *trace_headers())
 
     def close(self) -> None:
         """Wait for calls in flight, and close. A second call has no effect."""
@@ -157,12 +161,3 @@ def _checked_memory_event(event: AnyEvent) -> MemoryEvent:
     if event.type in QUERY_TYPES:
         raise UsageError(f"{event.type} is a query: use ask()")
     return cast(MemoryEvent, event)
-
-
-def _trace_headers() -> Headers:
-    """Return headers that name the current span; empty in a program without OpenTelemetry."""
-    if "opentelemetry.trace" not in sys.modules:
-        return ()
-    from recallflow.telemetry import trace_headers
-
-    return trace_headers()

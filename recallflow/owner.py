@@ -24,22 +24,17 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def key_hash(key: bytes) -> int:
-    """Return the hash of a key. The partition is its remainder after division by the number of partitions."""
-    return murmur2(key) & _POSITIVE
-
-
-def murmur2(data: bytes) -> int:
-    """MurmurHash2, 32 bits, with the seed of Kafka's `Utils.murmur2`."""
-    h = _SEED ^ len(data)
-    whole = len(data) & ~3
+    """Return the hash of a key: the lower 31 bits of MurmurHash2, with the seed of Kafka's `Utils.murmur2`."""
+    h = _SEED ^ len(key)
+    whole = len(key) & ~3
     for i in range(0, whole, 4):
-        k = int.from_bytes(data[i : i + 4], "little") * _M & _MASK
+        k = int.from_bytes(key[i : i + 4], "little") * _M & _MASK
         k = (k ^ k >> 24) * _M & _MASK
         h = h * _M & _MASK ^ k
-    if rest := data[whole:]:
+    if rest := key[whole:]:
         h = (h ^ int.from_bytes(rest, "little")) * _M & _MASK
     h = (h ^ h >> 13) * _M & _MASK
-    return h ^ h >> 15
+    return (h ^ h >> 15) & _POSITIVE
 
 
 _key_hashes = BoundedCache(key_hash, 4 * 1024 * 1024)

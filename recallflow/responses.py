@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, NotRequired, Self, TypeVar
 
 import orjson
@@ -56,36 +55,34 @@ class Meaning(NamedTuple):
     text: str
 
 
-WARNINGS: Mapping[str, Meaning] = MappingProxyType(
-    {
-        "catching_up": Meaning(True, "after a start or an outage, the engine has not applied all memory events yet"),
-        "content_cut": Meaning(True, "the response exceeded its topic's size: the largest texts are `truncated`"),
-        "deadline": Meaning(True, "optional steps were skipped to meet `sla_target_ms`; the detail names them"),
-        "decryption_failed": Meaning(True, "texts could not be decrypted; they are redacted and ranked last"),
-        "embedding_fallback": Meaning(True, "the embedder failed: the question was compared by words only"),
-        "graph_expansion_error": Meaning(True, "graph expansion failed and added nothing"),
-        "no_graph": Meaning(True, "proximity to entities was not used: the graph is unavailable"),
-        "llm_failed": Meaning(True, "a language-model step failed; the detail names step, code and fallback"),
-        "llm_off": Meaning(True, "no language model is configured; the detail names the skipped steps"),
-        "rerank_failed": Meaning(True, "the reranker failed or was busy: the first ranking is used"),
-        "rows_missing": Meaning(True, "rows of found memories are missing in the store"),
-        "stale_read": Meaning(True, "answered before the positions in `wait_for`, or earlier events, were applied"),
-        "wrong_dimension": Meaning(True, "the model returned a vector of the wrong size: only words were compared"),
-        "depth_clamped": Meaning(False, "`traversal_depth` is outside 1 to 3; the nearest bound was used"),
-        "filter_cut": Meaning(True, "an entity of `filters` has too many memories: only the newest were considered"),
-        "future_timestamp": Meaning(False, "some memories are later than the query's time; their age counts as 0"),
-        "graph_failed": Meaning(True, "graph code failed; the detail names the missing part"),
-        "k_clamped": Meaning(False, "`k` is outside 1 to 50; the nearest bound was used"),
-        "k_exceeds_memories": Meaning(False, "fewer than `k` memories match"),
-        "llm_skipped": Meaning(False, "a language-model step had no input; the detail names it"),
-        "no_content_words": Meaning(False, "the question contains function words only: only its vector was used"),
-        "no_memories": Meaning(False, "no memory is stored, or none matches the filters"),
-        "nothing_relevant": Meaning(False, "probably no memory answers the question, or none reaches `min_relevance`"),
-        "query_cut": Meaning(False, "only the first 8,000 characters of the question were used"),
-        "unknown_entity": Meaning(False, "no stored entity has this URN or name"),
-        "unknown_field": Meaning(False, "an unknown field, probably misspelt"),
-    }
-)
+WARNINGS: Mapping[str, Meaning] = {
+    "catching_up": Meaning(True, "after a start or an outage, the engine has not applied all memory events yet"),
+    "content_cut": Meaning(True, "the response exceeded its topic's size: the largest texts are `truncated`"),
+    "deadline": Meaning(True, "optional steps were skipped to meet `sla_target_ms`; the detail names them"),
+    "decryption_failed": Meaning(True, "texts could not be decrypted; they are redacted and ranked last"),
+    "embedding_fallback": Meaning(True, "the embedder failed: the question was compared by words only"),
+    "graph_expansion_error": Meaning(True, "graph expansion failed and added nothing"),
+    "no_graph": Meaning(True, "proximity to entities was not used: the graph is unavailable"),
+    "llm_failed": Meaning(True, "a language-model step failed; the detail names step, code and fallback"),
+    "llm_off": Meaning(True, "no language model is configured; the detail names the skipped steps"),
+    "rerank_failed": Meaning(True, "the reranker failed or was busy: the first ranking is used"),
+    "rows_missing": Meaning(True, "rows of found memories are missing in the store"),
+    "stale_read": Meaning(True, "answered before the positions in `wait_for`, or earlier events, were applied"),
+    "wrong_dimension": Meaning(True, "the model returned a vector of the wrong size: only words were compared"),
+    "depth_clamped": Meaning(False, "`traversal_depth` is outside 1 to 3; the nearest bound was used"),
+    "filter_cut": Meaning(True, "an entity of `filters` has too many memories: only the newest were considered"),
+    "future_timestamp": Meaning(False, "some memories are later than the query's time; their age counts as 0"),
+    "graph_failed": Meaning(True, "graph code failed; the detail names the missing part"),
+    "k_clamped": Meaning(False, "`k` is outside 1 to 50; the nearest bound was used"),
+    "k_exceeds_memories": Meaning(False, "fewer than `k` memories match"),
+    "llm_skipped": Meaning(False, "a language-model step had no input; the detail names it"),
+    "no_content_words": Meaning(False, "the question contains function words only: only its vector was used"),
+    "no_memories": Meaning(False, "no memory is stored, or none matches the filters"),
+    "nothing_relevant": Meaning(False, "probably no memory answers the question, or none reaches `min_relevance`"),
+    "query_cut": Meaning(False, "only the first 8,000 characters of the question were used"),
+    "unknown_entity": Meaning(False, "no stored entity has this URN or name"),
+    "unknown_field": Meaning(False, "an unknown field, probably misspelt"),
+}
 
 
 def status_of(warnings: Iterable[Warn]) -> Literal["ok", "degraded"]:

@@ -14,26 +14,22 @@ STEP_COST = 2_000  # limit of a step: this number of records read, or equal work
 
 
 class SteppedWork(Generic[T]):
-    """A function that runs in steps, all of them on one thread."""
+    """A function that runs in steps, all of them on one thread. `outcome` is its result, once it has returned."""
+
+    outcome: T
 
     def __init__(self, function: Callable[[], T], step_cost: int | None = None) -> None:
         """`step_cost` is the limit of each step, by default `STEP_COST`."""
         self._greenlet, self._step_cost = _StepGreenlet(function), step_cost or STEP_COST
         self._greenlet.gr_context = copy_context()
-        self._outcome: list[T] = []
-
-    @property
-    def outcome(self) -> T:
-        return self._outcome[0]
 
     def step(self) -> bool:
         """Continue up to the next pause. Return whether the function has returned. Raise the function's error."""
         self._greenlet.remaining_cost = self._step_cost
         returned = self._greenlet.switch()
         if self._greenlet.dead:
-            self._outcome.append(returned)
-            return True
-        return False
+            self.outcome = returned
+        return bool(self._greenlet.dead)
 
 
 class _StepGreenlet(greenlet):  # type: ignore[misc]

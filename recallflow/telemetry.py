@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Literal
@@ -114,8 +114,7 @@ def _log_time(record: logging.LogRecord) -> str:
 @contextmanager
 def export_spans(command: str) -> Iterator[None]:
     """Export spans within the block if environment variables request it. `command` is the default service name."""
-    environment = os.environ
-    exporters = _exporters(environment)
+    exporters = _exporters()
     if not exporters:
         yield
         return
@@ -128,7 +127,7 @@ def export_spans(command: str) -> Iterator[None]:
         _log.warning("OTEL_* variables request spans, but no exporter is installed: pip install 'recallflow[otel]'")
         yield
         return
-    has_name = "OTEL_SERVICE_NAME" in environment or "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    has_name = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     # The provider reads sampler, limits and batching from the environment.
     provider = TracerProvider(resource=Resource.create({} if has_name else {"service.name": f"recallflow-{command}"}))
     for name in exporters:  # `console` is standard error: standard output contains the command's results
@@ -141,11 +140,11 @@ def export_spans(command: str) -> Iterator[None]:
         provider.shutdown()
 
 
-def _exporters(environment: Mapping[str, str]) -> list[str]:
-    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+def _exporters() -> list[str]:
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
-    default = "otlp" if any(environment.get(name) for name in _ENDPOINTS) else "none"
-    listed = environment.get("OTEL_TRACES_EXPORTER") or default
+    default = "otlp" if any(os.environ.get(name) for name in _ENDPOINTS) else "none"
+    listed = os.environ.get("OTEL_TRACES_EXPORTER") or default
     names = [name.strip().lower() for name in listed.split(",")]
     if unknown := [name for name in names if name not in ("otlp", "console", "none")]:
         _log.warning("OTEL_TRACES_EXPORTER: unknown exporter %s; give otlp, console or none", ", ".join(unknown))
