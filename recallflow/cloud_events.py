@@ -62,19 +62,17 @@ def _event_json(value: bytes, headers: Headers) -> bytes:
             raise InvalidRecord.of("invalid_event", problem, CONTENT_TYPE)
         raise InvalidRecord.of("invalid_event", "not a JSON object; give the event, as in a plain record", "data")
     kind, event_id = str(data.get("type", attributes["type"])).removeprefix(PREFIX), attributes["id"]
-    fields = {"type": kind, "id": event_id if kind in QUERY_TYPES else _idempotency_key(attributes["source"], event_id)}
+    if kind not in QUERY_TYPES:  # an idempotency key: the id of a CloudEvent is unique within its source only
+        event_id = f"{attributes['source']}#{event_id}"
+        if len(event_id) > _ID_CHARACTERS:
+            event_id = sha256(event_id.encode(errors="surrogatepass")).hexdigest()
+    fields = {"type": kind, "id": event_id}
     if "time" in attributes:
         fields["timestamp"] = attributes["time"].isoformat()
     tenant, slash, user = attributes.get("subject", "").partition("/")
     if slash:
         fields |= {"tenant_id": tenant, "user_id": user}
     return json.dumps(fields | data, ensure_ascii=False).encode(errors="surrogatepass")
-
-
-def _idempotency_key(source: str, event_id: str) -> str:
-    """Return the idempotency key of an event: `event_id` alone is unique within a source only."""
-    key = f"{source}#{event_id}"
-    return key if len(key) <= _ID_CHARACTERS else sha256(key.encode(errors="surrogatepass")).hexdigest()
 
 
 def _structured_type(headers: Headers) -> bytes | None:
