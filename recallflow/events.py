@@ -10,22 +10,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from recallflow import limits
-from recallflow.fields import (
-    AnyJson,
-    ContentHash,
-    Embedding,
-    Fraction,
-    Identifier,
-    Int32,
-    Layer,
-    Model,
-    Name,
-    NonEmpty,
-    Role,
-    StrictPart,
-    Timestamp,
-)
+from recallflow import fields, limits
+from recallflow.fields import AnyJson, Fraction, Identifier, Model, Name, NonEmpty, Role, StrictPart, Timestamp
 from recallflow.llm import Task
 from recallflow.owner import Owner
 
@@ -52,7 +38,7 @@ class Event(Model):
     environment: Identifier = PRODUCTION
     session_id: Identifier | None = None
     timestamp: Timestamp | None = None
-    schema_version: Int32 | None = None
+    schema_version: fields.Int32 | None = None
     receipt: bool = False
 
     @property
@@ -71,7 +57,7 @@ class Source(StrictPart):
     """A source memory. `content_hash` is the SHA-256 of the text (UTF-8) that was the source, in hexadecimal."""
 
     memory_id: Identifier
-    content_hash: ContentHash | None = None
+    content_hash: fields.ContentHash | None = None
 
 
 class DerivedFrom(Source):
@@ -106,7 +92,7 @@ class Message(Event):
     content: NonEmpty | Annotated[list[ContentPart], Field(max_length=limits.PARTS_MAX)] | None
     name: Name | None = None
     metadata: AnyJson | None = None
-    embedding: Embedding | None = None
+    embedding: fields.Embedding | None = None
 
     @model_validator(mode="after")
     def _has_text(self) -> Self:
@@ -169,7 +155,7 @@ class MemoryFields(Model):
 
     summary: Summary | None = None
     kind: Name | None = None
-    layer: Layer | None = None
+    layer: fields.Layer | None = None
     category: Name | None = None
     tags: Labels | None = None
     topics: Labels | None = None
@@ -177,7 +163,7 @@ class MemoryFields(Model):
     relations: Annotated[list[Relation], Field(max_length=limits.RELATIONS_MAX)] | None = None
     importance: Fraction | None = None
     confidence: Fraction | None = None
-    embedding: Embedding | None = None
+    embedding: fields.Embedding | None = None
     valid_from: Timestamp | None = None
     valid_to: Timestamp | None = None
     expires_at: Timestamp | None = None
@@ -317,9 +303,9 @@ class MemoryEmbedding(Event):
 
     type: Literal["memory.embedding"]
     memory_id: Identifier
-    embedding: Embedding
+    embedding: fields.Embedding
     model: Name
-    content_hash: ContentHash
+    content_hash: fields.ContentHash
     source: Name | None = None
 
 
