@@ -16,24 +16,12 @@ from itertools import chain, islice
 from typing import Any, TypeVar, cast
 from weakref import WeakSet, WeakValueDictionary
 
+from recallflow import errors
 from recallflow.connectors.local_inputs import LocalCalls
 from recallflow.control import DELAY_MS, ControlHistory, TokenKey
 from recallflow.credentials import Headers
 from recallflow.distribution import remedy_for
 from recallflow.embedder import Matrix
-from recallflow.errors import (
-    DeliveryFailed,
-    EmbedderError,
-    InvalidRecord,
-    QueryTimeout,
-    RecallflowError,
-    SourceError,
-    StateError,
-    StateInUse,
-    StorageError,
-    UsageError,
-    trace_of,
-)
 from recallflow.events import MemoryEvent, UserErase
 from recallflow.flows.admission import follow_token_keys, record_now, trust_of
 from recallflow.flows.config import Config
@@ -65,7 +53,12 @@ LISTED_OWNERS_MAX = 1_000  # owners that the explorer can list
 IN_PROGRESS_MAX = 256  # concurrent events of a tenant, and as many queries; further ones wait
 CLOSE_TIMEOUT_S = 20.0
 REOPEN_PAUSE_S, REOPEN_PAUSE_MAX_S = 0.5, 30.0  # after I/O errors
+_IN_USE_REMEDY = (
+    "close() that Memory first, share one among threads, or give another path; several processes share an engine "
+    "behind `recallflow serve`, or on Kafka with RecallClient"
+)
 _LATE = "the position of wait_for was not reached, or the engine is overloaded: ask again, or give it more time"
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +87,7 @@ class LocalService:
                 with self.calls.put(QUERIES, query.tenant_id, value, headers) as call:
                     answer = cast(Answer, await asyncio.wrap_future(call.outcome))
         except TimeoutError:
-            raise QueryTimeout(query_id, timeout_s, None, self.obstacle() or _LATE) from None
+            raise errors.QueryTimeout(query_id, timeout_s, None, self.obstacle() or _LATE) from None
         return Response.model_validate_json(answer.body)
 
     async def store(self, event: MemoryEvent, headers: Headers) -> StoredEvent:
@@ -105,7 +98,7 @@ class LocalService:
             async with asyncio.timeout(timeout_s):
                 return await self._apply(event, headers)
         except TimeoutError:
-            raise DeliveryFailed(f"the event was not applied within {timeout_s:g} s; it may still be") from None
+            raise errors.DeliveryFailed(f"the event was not applied within {timeout_s:g} s; it may still be") from None
 
     async def erase(self, event: UserErase, headers: Headers) -> StoredEvent:
         """Erase a user. Return once no file holds their data. Raise StorageError if files are not purged; the engine
@@ -113,22 +106,23 @@ class LocalService:
         stored = await self._apply(event, headers)
         try:
             await asyncio.to_thread(self.finish_cleaning)
-        except StorageError as error:
-            raise StorageError(f"the user is erased; purging files failed and will be retried: {error}") from error
+        except errors.StorageError as error:
+            raise errors.StorageError(
+                f"the user is erased; purging files failed and will be retried: {error}"
+            ) from error
         return stored
 
     async def _apply(self, event: MemoryEvent, headers: Headers) -> StoredEvent:
         """Apply an event, and return its position and receipt. Raise InvalidRecord if it was refused."""
         value = _encoded(event.model_copy(update={"receipt": True}))
         embedding = await self._embed(event, headers)  # outside the semaphore, which limits waits for the engine only
+        keep_embedding = partial(self._keep_embedding, embedding)
         try:
             async with self._semaphore(EVENTS, event.tenant_id):
-                with self.calls.put(
-                    EVENTS, event.tenant_id, value, headers, partial(self._keep_embedding, embedding)
-                ) as call:
+                with self.calls.put(EVENTS, event.tenant_id, value, headers, keep_embedding) as call:
                     outcome = await asyncio.wrap_future(call.outcome)
-        except SourceError as error:
-            raise DeliveryFailed(f"{error}; the event may have been stored") from error
+        except errors.SourceError as error:
+            raise errors.DeliveryFailed(f"{error}; the event may have been stored") from error
         if isinstance(outcome, DeadLetter):
             raise outcome.error
         self._note_owner(event)
@@ -152,12 +146,12 @@ class LocalService:
             return None
         try:
             self.authoriser.check(record_now(headers), event)
-        except InvalidRecord:
+        except errors.InvalidRecord:
             return None
         try:
             return await self.embedding.embed(event)
-        except EmbedderError as error:
-            raise DeliveryFailed(str(error)) from error
+        except errors.EmbedderError as error:
+            raise errors.DeliveryFailed(str(error)) from error
 
     def _semaphore(self, topic: str, tenant_id: str) -> asyncio.Semaphore:
         return self._semaphores.setdefault((topic, tenant_id), asyncio.Semaphore(IN_PROGRESS_MAX))
@@ -216,9 +210,9 @@ def _running(directory: StateDirectory, calls: LocalCalls, open_loop: Callable[[
                 _serve(directory, calls, open_loop)
         except BaseException as error:  # noqa: BLE001 - callers receive it
             failures.append(error)
-            is_safe = isinstance(error, RecallflowError | OSError)  # the text of other errors may quote a memory
+            is_safe = isinstance(error, errors.RecallflowError | OSError)  # the text of other errors may quote a memory
             calls.fail(f"the engine has stopped: {error if is_safe else 'an internal error; see the log'}")
-            _log.error("the engine has stopped: %s", error if is_safe else trace_of(error))
+            _log.error("the engine has stopped: %s", error if is_safe else errors.trace_of(error))
         else:
             calls.fail("the engine has stopped")
 
@@ -245,8 +239,8 @@ def _serve(directory: StateDirectory, calls: LocalCalls, open_loop: Callable[[],
         began_s = time.monotonic()
         try:
             open_loop().serve(calls)
-        except (StateError, OSError) as error:
-            if not calls.has_begun or calls.ended or not (is_temporary(error) or isinstance(error, StateInUse)):
+        except (errors.StateError, OSError) as error:
+            if not calls.has_begun or calls.ended or not (is_temporary(error) or isinstance(error, errors.StateInUse)):
                 raise
             reason = str(error)
         else:
@@ -278,16 +272,8 @@ def _trust(auth: AuthSettings, decisions: ControlHistory) -> Iterator[Trust]:
 def _encoded(event: MemoryEvent | QueryEvent) -> bytes:
     value = event.model_dump_json(exclude_unset=True).encode()
     if len(value) > RECORD_BYTES:
-        raise InvalidRecord.of("too_large", f"over {RECORD_BYTES} bytes; split it, or store a reference")
+        raise errors.InvalidRecord.of("too_large", f"over {RECORD_BYTES} bytes; split it, or store a reference")
     return value
-
-
-T = TypeVar("T")
-
-_IN_USE_REMEDY = (
-    "close() that Memory first, share one among threads, or give another path; several processes share an engine "
-    "behind `recallflow serve`, or on Kafka with RecallClient"
-)
 
 
 class EngineThread:
@@ -309,14 +295,14 @@ class EngineThread:
     def submit(self, call: Callable[[LocalService], Coroutine[Any, Any, T]]) -> "Future[T]":
         """Return the future of a call. Raise UsageError if closed or forked, and the error of a failed start."""
         if os.getpid() != self._pid:
-            raise UsageError(
+            raise errors.UsageError(
                 f"this memory was opened by process {self._pid}, and this one was forked from it: open it in one "
                 "process, and not before a fork"
             )
         self.ready.result()
         with self._lock:
             if self._closed:
-                raise UsageError("the memory is closed")
+                raise errors.UsageError("the memory is closed")
             return asyncio.run_coroutine_threadsafe(call(self._service), self._loop)
 
     def stop(self) -> None:
@@ -348,10 +334,10 @@ class EngineThread:
             with open_local(self._config, self._decisions) as service:
                 asyncio.run(self._serve(service))
         except BaseException as error:  # noqa: BLE001 - callers receive it
-            if isinstance(error, StateInUse):
-                error = StateInUse(error.holder, _IN_USE_REMEDY)
+            if isinstance(error, errors.StateInUse):
+                error = errors.StateInUse(error.holder, _IN_USE_REMEDY)
             elif isinstance(error, ModuleNotFoundError) and (to_install := remedy_for(error)) is not None:
-                error = UsageError(to_install)
+                error = errors.UsageError(to_install)
             if self.ready.done():
                 self._failure = error
             else:
