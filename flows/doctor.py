@@ -1,6 +1,5 @@
 """Checks of `recallflow doctor`: state directory, models, credentials, and Kafka. They change nothing."""
 
-import asyncio
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ import httpx
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from recallflow.connectors.embedders import REMOTE, load_remote
+from recallflow.connectors.embedders import REMOTE
 from recallflow.connectors.kafka import admin as kafka_admin
 from recallflow.connectors.kafka.admin import KEEPS_ALL, InspectedTopic
 from recallflow.connectors.kafka.control import ControlTable
@@ -23,6 +22,7 @@ from recallflow.embedder import Embedder
 from recallflow.errors import RecallflowError, SourceError, StateFormatError, UsageError
 from recallflow.flows.admission import key_source, trust_of
 from recallflow.flows.config import Config
+from recallflow.flows.models import open_embedder
 from recallflow.flows.router import deployment_name
 from recallflow.flows.runner import now_ms
 from recallflow.flows.settings import open_at_rest
@@ -44,9 +44,7 @@ FREE_SHARE_RECOMMENDED = 0.1
 OTHER_DIRECTORY = "give the settings and master key of its creation, or another directory (--state-dir)"
 NEW_DIRECTORY = "keep it until recallflow run has filled another directory (--state-dir) from the log"
 WRITABLE = "give this user the right to write there"
-RESTORE = "restore a checkpoint (recallflow state restore)"
 REQUEST_TIMEOUT_S = 10.0
-KEY_REFUSED = (401, 403)
 OTHER_MODEL = "put the model's files there, or name another model (--{}, --{})"
 CREATE = "recallflow topics create"
 CLOCK_SKEW_MS = 1_000  # tolerated
@@ -138,7 +136,7 @@ def _directory(path: Path, config: Config, embedder: Embedder | None) -> Iterato
         return
     yield ok("lock", "no process holds it")
     if (path / DESCRIPTION).exists():
-        yield _guarded("erasures", lambda: _erasures(path), RESTORE)
+        yield _guarded("erasures", lambda: _erasures(path), "restore a checkpoint (recallflow state restore)")
 
 
 def _permissions(path: Path) -> Iterator[Finding]:
@@ -209,17 +207,12 @@ def open_model(config: Config) -> tuple[Embedder | None, list[Finding]]:
     """Return the embedder, and the findings about it. No remote call is made."""
     engine = config.engine
     try:
-        if engine.embedder == REMOTE:
-            service = config.embedding.load_service("embedded")
-            embedder: Embedder = load_remote(service, engine.model_path)
-            asyncio.run(service.close())
-        else:
-            embedder = engine.load_embedder()
+        with open_embedder(engine, config.embedding) as embedder:
+            return embedder, [ok("embedder", f"{embedder.name}, {embedder.dimension} dimensions")]
     except (RecallflowError, OSError) as error:
         remote = "give the service's key, model and dimension (embedding.key, --embedding-model, --embedding-dimension)"
         local = OTHER_MODEL.format("embedder", "model-path")
         return None, [fail("embedder", str(error), remote if engine.embedder == REMOTE else local)]
-    return embedder, [ok("embedder", f"{embedder.name}, {embedder.dimension} dimensions")]
 
 
 def model_findings(config: Config) -> Iterator[Finding]:
@@ -253,7 +246,7 @@ def _endpoint(check: str, model: str, endpoint: Endpoint) -> Finding:
         remedy = "start it, or give another address (--llm-url, --embedding-url)"
         return fail(check, f"{url} cannot be reached: {type(error).__name__}", remedy)
     status = answer.status_code
-    if status in KEY_REFUSED:
+    if status in (401, 403):
         return fail(check, f"{url} refuses the key ({status})", "give another key (llm.key, embedding.key)")
     try:
         names = {str(one["id"]) for one in answer.raise_for_status().json()["data"]}
