@@ -1,5 +1,4 @@
-"""The embedded engine: an open state directory with its models in this process, and the loop that applies records to
-it on one thread, without Bytewax: read, apply, commit, deliver.
+"""The embedded engine: an open state directory with its models, and the loop that applies records to it.
 
 The applied position of each state partition is committed in the same write batch as the effects. When a log is read
 again, records up to that position change nothing. A file is read again from the position up to which its outputs were
@@ -10,10 +9,10 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +159,7 @@ class StateLoop:
     def serve(self, calls: LocalCalls) -> None:
         """Apply and answer the records of callers until they end."""
         calls.begin(self.continue_logs(calls.topics))
-        with suppress(StopIteration):
+        with contextlib.suppress(StopIteration):
             while True:
                 calls.wake.clear()
                 read: list[Record | CallCompletion] = [*calls.take(), *self._finished()]
@@ -218,18 +217,15 @@ def process(
     at_rest: AtRest = UNENCRYPTED,
 ) -> Processed:
     """Apply lines of events to a state directory, or to a temporary one. Return their outputs."""
-    processed, first = Processed(), list[int]()
+    processed, numbers = Processed(), count(1)
 
-    def open_feed(offset: int, _: Callable[[bytes], object]) -> Iterator[list[bytes]]:
-        first.append(offset)
-        return batched(iter(lines))
-
-    def deliver(offset: int, outputs: list[Delivered]) -> None:
+    def deliver(_: int, outputs: list[Delivered]) -> None:
+        line = next(numbers)
         for output in outputs:
-            processed.add(offset - first[0] + 1, output)
+            processed.add(line, output)
 
     with EmbeddedEngine.open(settings, state_dir, decisions, models, at_rest) as embedded:
-        run_lines(embedded, SINGLE_RUN_LOG, open_feed, deliver, is_replayable=False)
+        run_lines(embedded, SINGLE_RUN_LOG, lambda *_: batched(iter(lines)), deliver, is_replayable=False)
     return processed
 
 
