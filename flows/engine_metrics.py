@@ -166,8 +166,14 @@ class OutputCounter:
                 if output.source.startswith(f"{self.query_topic}:"):
                     self.waiting += sum(self._is_new(output.source, offset) for offset in output.offsets)
                 return
-            case Answer():
-                self._observe_response(output.response, output.position)
+            case Answer(response=response):
+                self.responses[response.status] += 1
+                if response.error is not None:
+                    self.response_errors[response.error.code] += 1
+                for warning in response.warnings:
+                    self.warnings[warning.code] += 1
+                if response.processing_time_ms is not None:
+                    self.processed.observe(response.processing_time_ms / 1000, self.trace_id(output.position))
             case DeadLetter():
                 self.dead_letters[output.error.code] += 1
                 if isinstance(output.error, OverQuota):
@@ -178,15 +184,6 @@ class OutputCounter:
         is_first = output.number == 0 and output.position.topic == self.query_topic
         if is_first and self._is_new(output.position.source, output.position.offset):
             self.waiting -= 1
-
-    def _observe_response(self, response: Response, position: Position) -> None:
-        self.responses[response.status] += 1
-        if response.error is not None:
-            self.response_errors[response.error.code] += 1
-        for warning in response.warnings:
-            self.warnings[warning.code] += 1
-        if response.processing_time_ms is not None:
-            self.processed.observe(response.processing_time_ms / 1000, self.trace_id(position))
 
     def _is_new(self, source: str, offset: int) -> bool:
         """Return whether this run was the first to read a query. Queries parked in an earlier run are not counted."""

@@ -1,12 +1,11 @@
 """The enrichment flow against Kafka: it sends requests to models, and publishes their results."""
 
-import contextlib
 import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -59,6 +58,16 @@ FLOW_ID = "enrichment"
 READ = "read"
 OUTPUT_KINDS = {ResultOutput: "result", EventOutput: "event", ReceiptOutput: "receipt", DeadLetter: "dead_letter"}
 OUTCOMES = ("done", "failed")
+LLM_SPENDING = "llm.spent"  # file with each tenant's spending of the day
+OPEN_PER_CALL = 4  # open requests per concurrent call
+OPEN_MAX = 1_000  # open requests that the metadata of a committed offset can hold
+REMEDIES = Remedies(
+    "skip them (recallflow enrich --give-up-unanswered)",
+    "start another --deployment, which continues with the remaining records",
+    "accept repeated outputs (recallflow enrich --accept-repeats)",
+)
+
+_log = logging.getLogger(__name__)
 
 Route = Callable[[list[tuple[str, Any]]], Iterable[Any]]
 
@@ -97,17 +106,13 @@ class RequestReader:
         try:
             if is_request:
                 request = retry_once(READ, position, parse_as, EnrichmentRequest, record.value)
-                return PendingRequest(PositionedRequest(position, request), record.append_ms, _call_key(request))
+                # Shared by the requests of one call: an embedding service reads one tenant, a model one session.
+                key = (request.tenant_id,) if request.tasks == ["embed"] else (*request.owner, request.session_id)
+                return PendingRequest(PositionedRequest(position, request), record.append_ms, key)
             result = retry_once(READ, position, parse_as, EnrichmentResult, record.value)
             return (*_outputs_of(record, result), done)
         except InvalidRecord as error:
             return DeadLetter(record, 0, error, READ), done
-
-
-def _call_key(request: EnrichmentRequest) -> tuple[str | None, ...]:
-    """Return the key that requests of one call share: a language model reads one session, an embedding service one
-    tenant."""
-    return (request.tenant_id,) if request.tasks == ["embed"] else (*request.owner, request.session_id)
 
 
 def _outputs_of(record: Record, result: EnrichmentResult) -> Iterator[EnrichmentOutput]:
@@ -122,18 +127,6 @@ def _outputs_of(record: Record, result: EnrichmentResult) -> Iterator[Enrichment
         receipt = Receipt(id=result.source, position=result.source, outcome="degraded", memory_id=result.memory_id)
         receipt = receipt.model_copy(update={"code": failed.code, "detail": failed.detail})
         yield ReceiptOutput(record.position, number, key, receipt.model_dump_json(exclude_none=True).encode())
-
-
-LLM_SPENDING = "llm.spent"  # file with each tenant's spending of the day
-OPEN_PER_CALL = 4  # open requests per concurrent call
-OPEN_MAX = 1_000  # open requests that the metadata of a committed offset can hold
-REMEDIES = Remedies(
-    "skip them (recallflow enrich --give-up-unanswered)",
-    "start another --deployment, which continues with the remaining records",
-    "accept repeated outputs (recallflow enrich --accept-repeats)",
-)
-
-_log = logging.getLogger(__name__)
 
 
 class EnrichmentCounter:
@@ -197,7 +190,7 @@ class EnrichmentMember(GroupMember):
         initial = partial(initial_enrichment_progress, self.options, self.topics, self.ends, self.name)
         self._join_group(None, initial, round_robin_by_tenant=False)
 
-    @contextlib.contextmanager
+    @contextmanager
     def joined(self) -> Iterator[None]:
         with super().joined():
             yield
@@ -208,11 +201,8 @@ class EnrichmentMember(GroupMember):
         batch, on_result = (settings.batch_size, settings.batch_wait_ms), self.enrichment_counter.count_result
         enricher = Enricher(self.runtime, self._enrich, *batch, spans.within, on_result, now_ms)
         router = Router(self.topics, self.counts, self.max_bytes, self.config.auth, spans.headers)
-
-        def is_answered(position: Position) -> bool:
-            return self.earlier_outputs.claim((str(position).encode(), b"0"))
-
-        reader = RequestReader(self.topics.enrichment, is_answered, spans)
+        claim = self.earlier_outputs.claim
+        reader = RequestReader(self.topics.enrichment, lambda position: claim((str(position).encode(), b"0")), spans)
         route = routing(router, self.source, self.enrichment_counter.observe, spans)
         return recipe(self.source, reader, enricher, route, self.sink)
 

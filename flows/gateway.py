@@ -23,15 +23,14 @@ from recallflow.flows.engine_metrics import GatewayMetrics, registry_of
 from recallflow.flows.gc_policy import SWITCH_INTERVAL_S
 from recallflow.flows.local import open_local
 from recallflow.flows.runner import now_ms
-from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.authorise import Authoriser
 from recallflow.private_files import open_private
 from recallflow.service import GateShown, RolloutShown, Service
 
 if TYPE_CHECKING:
     from recallflow.connectors.kafka.service import ServiceTopics
-_log = logging.getLogger(__name__)
 
+_log = logging.getLogger(__name__)
 
 StoreDecision = Callable[[Rollout], None]  # stores a decision durably; it blocks, and raises SinkError or UsageError
 
@@ -71,13 +70,6 @@ def _gate(verdict: Decision) -> GateShown:
     event = verdict.event
     blocked = isinstance(event, GateVerdict) and event.blocked
     return GateShown(blocked=blocked, since=format_time(verdict.append_ms), by=event.by, why=event.why)
-
-
-def topic_store(options: KafkaOptions, topic: str, secret: str | None) -> StoreDecision:
-    """Return a function that sends decisions to the control topic, signed if there is a secret."""
-    from recallflow.connectors.kafka.control import send_decisions  # the Kafka client is optional
-
-    return lambda rollout: send_decisions(options, topic, secret, [rollout])
 
 
 def file_store(path: Path | None, decisions: ControlHistory) -> StoreDecision:
@@ -140,11 +132,13 @@ def service_topics(config: Config) -> "ServiceTopics":
 
 def serve_kafka(config: Config) -> None:
     """Serve an engine behind Kafka until SIGTERM or SIGINT. Raise SourceError if decisions cannot be read."""
+    from recallflow.connectors.kafka.control import send_decisions  # the Kafka client is optional
+
     decisions = ControlHistory()
-    store = topic_store(config.kafka, config.topics.control, config.auth.control_secret)
+    topic, secret = config.topics.control, config.auth.control_secret
     with behind_kafka(config, decisions) as engine:
         _log.warning(engine.authoriser.describe())
-        _serve(config, engine, decisions, store)
+        _serve(config, engine, decisions, lambda one: send_decisions(config.kafka, topic, secret, [one]))
 
 
 def serve_local(config: Config, decisions: ControlHistory, control: Path | None) -> None:

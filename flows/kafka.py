@@ -1,12 +1,10 @@
 """The main dataflow on Kafka: one member of a deployment, for the partitions that it currently owns.
 
-    memory topic ──┐
-                   ├─► decode ─► authorise ─► prepare ─► state ────────► route ─► output topics
-    query topic ───┘                 ▲                   by partition
-    control topic ─► decisions ──────┘
-
-`MainFlow` has the steps. `MainFlowMember` opens the components that the steps need, for the time of one group
-membership. `MainKafkaFlow` is the flow of a process, and joins the group again after it lost its membership."""
+memory topic ──┐
+               ├─► decode ─► authorise ─► prepare ─► state ────────► route ─► output topics
+query topic ───┘                 ▲                   by partition
+control topic ─► decisions ──────┘
+"""
 
 import atexit
 import logging
@@ -278,7 +276,7 @@ class MainFlowMember(GroupMember):
             )  # fmt: skip
             self._stack.enter_context(standby.running())
         reader = self._stack.enter_context(TopicReader(self.options, {"group.id": self.name}))
-        own = Holder.here(self.state_dir)
+        own, memory = Holder.here(self.state_dir), self.topics.memory
 
         def others() -> frozenset[int]:
             found = holders(reader, self.topics.queries, self.directory.existing_numbers()).items()
@@ -286,15 +284,12 @@ class MainFlowMember(GroupMember):
             theirs = ((number, one) for number, one in found if (one.host, one.directory) != (own.host, own.directory))
             return frozenset(number for number, holder in theirs if not holder.released)
 
-        def is_recoverable(number: int) -> bool:
-            return self.checkpoints is not None or reader.span(self.topics.memory, number)[0] == 0
-
         released = ReleasedPartitions(
             self.directory,
             others=others,
             ours=lambda: self.membership.expected,
             standbys=self.source.standbys,
-            is_recoverable=is_recoverable,
+            is_recoverable=lambda number: self.checkpoints is not None or reader.span(memory, number)[0] == 0,
             stopping=self.stopping,
         )
         self._stack.enter_context(released.running())

@@ -1,6 +1,5 @@
 """Settings of models behind an API, and of enrichment."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from recallflow.connectors.llm.policy import Endpoint, Policy, WaitsForBreaker
 from recallflow.control import ControlHistory, Quota
 from recallflow.embedder import Embedder
+from recallflow.flows.runner import now_ms
 from recallflow.flows.settings import refuse_unless
 from recallflow.limits import EMBEDDING_TOKENS_PER_DAY, LLM_TOKENS_PER_DAY
 from recallflow.llm import RemoteEmbedder
@@ -59,8 +59,7 @@ class ServiceSettings:
         """Return the call policy. `quota` names the control event with a tenant's daily limit."""
 
         def limit(tenant_id: str) -> int | None:
-            now_ms = round(time.time() * 1000)
-            found = None if decisions is None else decisions.as_of(tenant_id, "quota", quota, now_ms)
+            found = None if decisions is None else decisions.as_of(tenant_id, "quota", quota, now_ms())
             return found.limit if isinstance(found, Quota) else self.tokens_per_day
 
         return Policy(

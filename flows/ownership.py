@@ -323,8 +323,7 @@ class Ownership:
             clean=False,
             deployment=self.deployment,
         )
-        has_unclaimed = self.earlier_outputs.forget_barrier(barrier, partial(self._is_done, progress))
-        if has_unclaimed:
+        if self.earlier_outputs.forget_barrier(barrier, partial(self._is_done, progress)):  # some are unclaimed
             return replace(progress, tails=self._tails[barrier.partition], at_ms=before.at_ms)
         return replace(progress, tails={}, clean=True) if barrier.last else progress
 

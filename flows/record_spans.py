@@ -111,8 +111,7 @@ class RecordSpans:
 
         def delivered(append_ms: int) -> None:
             self.stages.observe("deliver", position.topic, (append_ms - routed_ms) / 1000, tracked.trace_id)
-            took_s = (append_ms - tracked.append_ms) / 1000
-            self.stages.observe("total", position.topic, took_s, tracked.trace_id)
+            self.stages.observe("total", position.topic, (append_ms - tracked.append_ms) / 1000, tracked.trace_id)
 
         return delivered
 

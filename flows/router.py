@@ -46,6 +46,11 @@ from recallflow.registered_responses import encode
 from recallflow.responses import REGISTERED_FORMATS
 
 MISROUTED_REASONS = ("no_key", "other_key", "other_partition")
+MISROUTED_WARNING = (
+    "%s: %s: the record is forwarded to its owner's partition, which costs a second pass through the log. Key records "
+    "tenant_id/user_id, and set partitioner=murmur2_random in producers made with librdkafka. Further records are only "
+    "counted in recallflow_misrouted_records_total"
+)
 DETAIL_BYTES = 2_000
 HEADERS_DIVISOR = 4  # the refused record's headers take at most 1/4 of a dead letter
 ToRoute = RoutedOutput | ResultOutput | EventOutput
@@ -79,20 +84,12 @@ class OwningPartitions:
         if record.position.partition == owning_partition:
             return item
         if not record.silent:
-            reason = "other_partition" if record.key == owner.record_key else "other_key"
-            self._count(item, "no_key" if record.key is None else reason)
+            with_key = "other_partition" if record.key == owner.record_key else "other_key"
+            reason = "no_key" if record.key is None else with_key
+            if not self.counts:
+                _log.warning(MISROUTED_WARNING, record.position, reason.replace("_", " "))
+            self.counts[reason] += 1
         return Misrouted(record, owner, owning_partition)
-
-    def _count(self, item: Decoded, reason: str) -> None:
-        if not self.counts:
-            _log.warning(
-                "%s: %s: the record is forwarded to its owner's partition, which costs a second pass through the log. "
-                "Key records tenant_id/user_id, and set partitioner=murmur2_random in producers made with librdkafka. "
-                "Further records are only counted in recallflow_misrouted_records_total",
-                item.record.position,
-                reason.replace("_", " "),
-            )
-        self.counts[reason] += 1
 
 
 @dataclass(frozen=True, eq=False)

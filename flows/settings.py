@@ -22,6 +22,7 @@ from recallflow.state.keys import FORMAT_VERSION
 
 MINUTE_MS = 60_000
 YEAR_MINUTES = 365 * 24 * 60
+MODES = ("auto", "off", "required")  # of authorisation
 
 
 def refuse_unless(settings: object, *rules: tuple[str, str, bool]) -> None:
@@ -128,10 +129,6 @@ class Settings:
         )
 
 
-MODES = ("auto", "off", "required")
-DAY_S = 86_400
-
-
 @dataclass(frozen=True)
 class AuthSettings:
     """Settings of authorisation. With the mode `required`, all records need credentials; with `auto`, those after the
@@ -161,7 +158,7 @@ class AuthSettings:
             self,
             ("mode", "auto, off or required", self.mode in MODES),
             ("tenant_claim", "a claim's name", self.tenant_claim != ""),
-            ("jwks_refresh_s", "1 to 86,400", 1 <= self.jwks_refresh_s <= DAY_S),
+            ("jwks_refresh_s", "1 to 86,400", 1 <= self.jwks_refresh_s <= 86_400),
         )
 
 
