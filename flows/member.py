@@ -1,5 +1,4 @@
-"""The base of both flows on Kafka: a member of a consumer group with its control table, topics, source, membership and
-sink, and the loop that joins the group again after a membership was lost."""
+"""The base of both flows on Kafka: a member of a consumer group, and the loop that joins the group again."""
 
 import logging
 import sys

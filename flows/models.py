@@ -1,5 +1,4 @@
-"""The configured models: the embedder, embedding by a remote service of batches and for concurrent callers, and models
-for queries."""
+"""The configured models: embedder, remote embedding of batches and for concurrent callers, and models for queries."""
 
 import asyncio
 import logging

@@ -1,7 +1,5 @@
 """Copies of partitions: checkpoints in an object store, standby copies, and the folders of released partitions.
 
-`Checkpoints` uploads open partitions periodically, and restores missing or outdated folders.
-
 A standby member applies the memories of a partition, without outputs, up to the offset that the owner has delivered.
 Therefore, little is left to read when it becomes the owner. Every member computes from the assignment of the group
 which partitions it would receive if their owner failed, and keeps copies of these. During a rebalance, members may see
