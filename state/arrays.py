@@ -131,6 +131,11 @@ def ranges(starts: Ints, sizes: Ints) -> Ints:
     return np.arange(sizes.sum()) + np.repeat(starts - offsets, sizes)
 
 
+def run_starts(numbers: Array) -> Ints:
+    """Return the index at which each run of equal numbers begins. There must be any numbers."""
+    return np.concatenate([[0], (numbers[1:] != numbers[:-1]).nonzero()[0] + 1])
+
+
 def unit(vector: Sequence[float]) -> Matrix:
     """Return the L2-normalised vector, (1, dimension) float32. The norm of large values would overflow in float32."""
     row = np.array([vector], np.float64)
@@ -154,8 +159,7 @@ def best_part(values: Array, weights: Column, counts: Ints) -> Array:
     sums, firsts = weights.astype(values.dtype) @ values, counts.cumsum() - counts
     item_of_part = np.repeat(np.arange(len(counts)), counts)
     (best,) = (sums == np.maximum.reduceat(sums, firsts)[item_of_part]).nonzero()
-    items = item_of_part[best]
-    return values[:, best[np.concatenate([[True], items[1:] != items[:-1]])]]
+    return values[:, best[run_starts(item_of_part[best])]]
 
 
 class Texts:

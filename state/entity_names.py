@@ -88,12 +88,10 @@ class Unions:
         if key.memory or key.text not in self._joined:
             return (key,)
         if key.text not in self._names:
-            names = tuple(NodeKey(text) for text in names_of(key.text, self._joins_of))
+            joined = names_of(key.text, lambda name: [NameJoin(*one) for one in self._joined.get(name, ())])
+            names = tuple(map(NodeKey, joined))
             self._names |= {name.text: names for name in names}
         return self._names[key.text]
-
-    def _joins_of(self, name: str) -> list[NameJoin]:
-        return [NameJoin(*one) for one in self._joined.get(name, ())]
 
     def join_count(self, key: NodeKey) -> int:
         """Return the number of `same_as` edges that join this name of a node to others."""

@@ -1,11 +1,11 @@
 """Small files that are either complete or missing, and system errors of a disk."""
 
-import errno
 import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from errno import EDQUOT, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EROFS, ESTALE
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,9 @@ from recallflow.private_files import open_private, sync
 
 CHECKSUM = "checksum"
 MIN_FREE_BYTES = 1024 * 1024  # with less free space, any failed write counts as a full disk
-_TEMPORARY = (
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.ENOMEM,
-    errno.EIO,
-    errno.EROFS,
-    errno.ESTALE,
-)
-# Their messages: errors of RocksDB have no number.
-_TEMPORARY_MESSAGES = tuple(map(os.strerror, _TEMPORARY))
-_DISK_FULL_MESSAGES = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+# Messages of system errors: errors of RocksDB have no number.
+_DISK_FULL = tuple(map(os.strerror, (ENOSPC, EDQUOT)))
+_TEMPORARY = (*_DISK_FULL, *map(os.strerror, (EMFILE, ENFILE, ENOMEM, EIO, EROFS, ESTALE)))
 
 
 @contextmanager
@@ -80,13 +70,13 @@ def sync_tree(folder: Path) -> None:
 
 
 def mentions_full_disk(error: BaseException) -> bool:
-    return any(message in str(error) for message in _DISK_FULL_MESSAGES)
+    return any(message in str(error) for message in _DISK_FULL)
 
 
 def is_temporary(error: BaseException) -> bool:
     """Return whether the cause of an error may be temporary: too few descriptors, a full disk, or an unavailable
     volume. Stored data is then intact, and the operation can be retried."""
-    return isinstance(error, DiskFull) or any(message in str(error) for message in _TEMPORARY_MESSAGES)
+    return isinstance(error, DiskFull) or any(message in str(error) for message in _TEMPORARY)
 
 
 def raise_if_full(path: Path, error: BaseException) -> None:

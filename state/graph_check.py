@@ -122,13 +122,10 @@ class GraphCheck:
                 yield f"edge {name.hex()}: an end does not exist"
             if row.given is None and not row.statements:
                 yield f"edge {name.hex()}: it has no statement"
-            yield from self._of_evidence(name, row)
-
-    def _of_evidence(self, name: bytes, row: codec.EdgeRow) -> Iterator[str]:
-        for statement in row.statements:
-            links = self._links.get(statement.seq)
-            if links is None or name.hex() not in (links.relations if statement.relation else links.evidence):
-                yield f"edge {name.hex()}: the links of memory {statement.seq} lack it as evidence"
+            for statement in row.statements:
+                links = self._links.get(statement.seq)
+                if links is None or name.hex() not in (links.relations if statement.relation else links.evidence):
+                    yield f"edge {name.hex()}: the links of memory {statement.seq} lack it as evidence"
 
     def _of_similar(self) -> Iterator[str]:
         pairs = {(seq, one.seq): (one.weight, one.archived) for seq, found in self._similar.items() for one in found}

@@ -30,7 +30,8 @@ SUPERSEDES_CONFIDENCE = 0.7  # minimum confidence of an edge that hides a memory
 SAME_AS_CONFIDENCE = 0.7  # minimum confidence of an edge that joins entities
 
 
-def encode_row(row: tuple[Any, ...]) -> bytes:
+def encode_row(row: Sequence[Any]) -> bytes:
+    """Encode a row, or a list of rows, as a JSON array."""
     return orjson.dumps(tuple(row), default=tuple)
 
 
@@ -258,10 +259,6 @@ class Superseded(NamedTuple):
     def applies_at(self, time_ms: int) -> bool:
         """Return whether the supersession applies at a time: from `valid_from_ms`, or else from the event time."""
         return (self.stated_ms if self.valid_from_ms is None else self.valid_from_ms) <= time_ms
-
-
-def encode_rows(rows: Sequence[StoredNeighbour] | Sequence[Superseded]) -> bytes:
-    return orjson.dumps([tuple(row) for row in rows])
 
 
 def decode_neighbours(data: bytes) -> list[StoredNeighbour]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from recallflow.caching import BoundedCache
 from recallflow.language.scripts import grams, is_character
-from recallflow.state.arrays import Array, Column, GrowingArray, Ints, Unsigned, best_part, ranges
+from recallflow.state.arrays import Array, Column, GrowingArray, Ints, Unsigned, best_part, ranges, run_starts
 from recallflow.state.segment import Words
 from recallflow.stepped import spend
 
@@ -50,12 +50,7 @@ _spellings = BoundedCache(Spelling.of, 16 * 1024 * 1024)
 
 def distinct(numbers: Array) -> Array:
     """Return the distinct values of ascending numbers."""
-    if len(numbers) < 2:
-        return numbers
-    once = np.empty(len(numbers), np.bool_)
-    once[0] = True
-    np.not_equal(numbers[1:], numbers[:-1], out=once[1:])
-    return numbers[once]
+    return numbers[run_starts(numbers)] if len(numbers) else numbers
 
 
 def _distinct_of(values: Array) -> tuple[Array, Ints, Ints]:
@@ -72,11 +67,6 @@ def _distinct_of(values: Array) -> tuple[Array, Ints, Ints]:
 def _containing(starts: Ints, positions: Ints) -> Ints:
     """Return the index of the text that contains each position. `starts` are the first positions of the texts."""
     return np.searchsorted(starts, positions, "right") - 1
-
-
-def _run_starts(numbers: Array) -> Ints:
-    """Return the index at which each run of equal numbers begins."""
-    return np.concatenate([[0], (numbers[1:] != numbers[:-1]).nonzero()[0] + 1])
 
 
 class _Posting(NamedTuple):
@@ -346,12 +336,12 @@ class LexicalIndex:
             return best
         hits = np.concatenate(hits_of_chunks)
         texts = _containing(starts, hits)
-        firsts = _run_starts(texts)
+        firsts = run_starts(texts)
         closest = np.maximum.reduceat(similarities.take(flat.take(hits), axis=1), firsts, axis=1)
         columns = texts.take(firsts)
         if of_part is not None:
             columns = of_part.take(columns)
-            firsts = _run_starts(columns)
+            firsts = run_starts(columns)
             closest = best_part(closest, weights, np.diff(firsts, append=len(columns)))
             columns = columns[firsts]
         if not few:

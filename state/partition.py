@@ -210,13 +210,13 @@ class Partition(AbstractContextManager["Partition"]):
     ) -> None:
         """Delete a user's owners and mark them for `cleaning`, in ONE WriteBatch with the event. Raise StorageError."""
         self.commit()
-        for owner in owners:
-            self.forget_key(owner, user)
         marks: list[bytes] = [keys.uncleaned(owner, user) for owner in owners]
         self.stage(values | dict.fromkeys(marks, b""), position, delta)
         batch = WriteBatch(raw_mode=True)
         for owner in owners:
             batch.delete_range(keys.owner(owner), keys.after(keys.owner(owner)))
+            self._owner_keys.ciphers.pop(owner, None)
+            self._pending |= {keys.owner_key(owner): None, keys.user_owner(user, owner): None}
         with self.cleaning.adding(marks):
             self.commit(batch=batch)
 
@@ -284,11 +284,6 @@ class Partition(AbstractContextManager["Partition"]):
         except DecryptionFailed:
             return False
         return True
-
-    def forget_key(self, owner: bytes, user: bytes) -> None:
-        """Stage the deletion of an owner's key, without which its remaining encrypted data is unreadable."""
-        self._owner_keys.ciphers.pop(owner, None)
-        self._pending |= {keys.owner_key(owner): None, keys.user_owner(user, owner): None}
 
     @property
     def unsynced(self) -> bool:

@@ -45,7 +45,9 @@ class Person:
         yield "owner", _head(stored)
         yield from self._memories()
         yield from self._read(READERS)
-        yield "hashes", dict(self._hashes())
+        hashes = {kind: sum(1 for _ in self._scan(table)) for table, kind in HASHES.items()}
+        query_ids = self.partition.get(keys.query_ids(self.owner)) or b""
+        yield "hashes", hashes | {"query_ids": len(query_ids) // _QUERY_ID_BYTES}
         yield from self._read(GRAPH_READERS)
 
     def links(self, row: codec.LinksRow) -> Fields:
@@ -113,12 +115,6 @@ class Person:
         shown = {"model": found.model, "dimension": dimension, "passages": passages, "tokens": len(found.tokens)}
         values = {"values": found.matrix.tolist(), "token_values": found.tokens.tolist()} if self._vectors else {}
         return shown | values
-
-    def _hashes(self) -> Iterator[tuple[str, int]]:
-        """Yield the number of stored hashes by kind."""
-        for table, kind in HASHES.items():
-            yield kind, sum(1 for _ in self._scan(table))
-        yield "query_ids", len(self.partition.get(keys.query_ids(self.owner)) or b"") // _QUERY_ID_BYTES
 
 
 def _head(stored: bytes) -> Fields:

@@ -16,21 +16,16 @@ import orjson
 
 from recallflow.state.arrays import Array, Codes
 
+STRING_COLUMNS = ("author", "kind", "layer", "role", "session", "project", "category")
 # Columns of memories, by name. A column of strings contains their numbers, -1 for none.
-COLUMNS = {
+COLUMNS: dict[str, type[np.generic]] = {
     "seq": np.int64,
     "version": np.int32,
     "live": np.bool_,
     "created_ms": np.int64,
     "episode": np.int64,
     "flags": np.uint8,
-    "author": np.int32,
-    "kind": np.int32,
-    "layer": np.int32,
-    "role": np.int32,
-    "session": np.int32,
-    "project": np.int32,
-    "category": np.int32,
+    **dict.fromkeys(STRING_COLUMNS, np.int32),
     "importance": np.float64,
     "confidence": np.float64,
     "valid_from_ms": np.int64,
@@ -38,7 +33,6 @@ COLUMNS = {
     "expires_ms": np.int64,
     "edited_ms": np.int64,
 }
-STRING_COLUMNS = ("author", "kind", "layer", "role", "session", "project", "category")
 
 # Segments of another version are rebuilt. The number must change with the content of any array, such as the identities
 # and spelling features of stems (state/lexical.py) or the byte form of vectors (state/vectors.py).

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.embedder import Matrix
-from recallflow.state.arrays import Codes, GrowingArray, Ints, Mask, ranges
+from recallflow.state.arrays import Codes, GrowingArray, Ints, Mask, ranges, run_starts
 from recallflow.state.segment import Rows, masked
 
 _LARGEST = 127  # a row's largest number, in units of the row
@@ -101,7 +101,7 @@ class VectorIndex:
         if not self._has_several or not len(slots):
             return products, slots.copy()
         if self._firsts is None:
-            self._firsts = np.flatnonzero(np.concatenate([[True], slots[1:] != slots[:-1]]))
+            self._firsts = run_starts(slots)
         return np.maximum.reduceat(products, self._firsts), slots[self._firsts]
 
     def cosines_of(self, query: Matrix, slot: int) -> Matrix:

@@ -317,7 +317,7 @@ class GraphChanges(GraphHistory):
         return codec.decode_neighbours(stored) if stored else []
 
     def put_neighbours(self, seq: int, neighbours: list[codec.StoredNeighbour]) -> None:
-        self.put(keys.similar(self._owner, seq), codec.encode_rows(neighbours) if neighbours else None)
+        self.put(keys.similar(self._owner, seq), codec.encode_row(neighbours) if neighbours else None)
 
     def unsynced(self) -> dict[int, codec.Unsynced]:
         """Return the memories whose graph write failed, by sequence number."""

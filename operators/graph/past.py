@@ -68,7 +68,7 @@ class GraphHistory:
         return codec.decode_superseded(stored) if stored else []
 
     def put_superseding(self, seq: int, by: list[codec.Superseded]) -> None:
-        self.put(keys.superseded(self._owner, seq), codec.encode_rows(by) if by else None)
+        self.put(keys.superseded(self._owner, seq), codec.encode_row(by) if by else None)
         self.staged.superseded[seq] = by
 
     def _existing_name(self, key: str) -> bytes | None:

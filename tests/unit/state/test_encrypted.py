@@ -16,7 +16,7 @@ from recallflow.state import keys
 from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
-from recallflow.state.partition import Partition
+from recallflow.state.partition import NO_CHANGE, Partition
 from recallflow.state.rows import Vectors
 from recallflow.state.verify import verify
 from tests.event_log import CACHE_BYTES, comparable, final_questions, hash_of, make_log
@@ -175,7 +175,7 @@ def test_nothing_that_was_sealed_with_a_forgotten_key_opens(opened: Opened) -> N
     sealed = seal(partition, ann, b"held", b"tea")
     bos = seal(partition, KEYRING.owner(BO), b"held", b"milk")
     partition.commit()
-    partition.forget_key(ann, KEYRING.user("acme", "ann"))
+    partition.erase([ann], KEYRING.user("acme", "ann"), {}, None, NO_CHANGE)
     with pytest.raises(DecryptionFailed):
         unseal(partition, ann, b"held", sealed)
     partition.begin_owner(ANN, KEYRING.owner(ANN))  # she begins anew
@@ -194,7 +194,7 @@ def test_user_is_found_in_all_its_environments_alone(opened: Opened, at_rest: At
         partition.begin_owner(owner, KEYRING.owner(owner))
     assert set(partition.owners_of("acme", "ann")) == {ANN, ANNS_TESTS}
     assert partition.owners_of("acme", "nobody") == []
-    partition.forget_key(KEYRING.owner(ANN), KEYRING.user("acme", "ann"))
+    partition.erase([KEYRING.owner(ANN)], KEYRING.user("acme", "ann"), {}, None, NO_CHANGE)
     partition.commit()
     partition = opened(partition.keyring)
     assert partition.owners_of("acme", "ann") == [ANNS_TESTS]

@@ -34,7 +34,6 @@ from recallflow.state.graph_codec import (
     decode_superseded,
     encode_member,
     encode_row,
-    encode_rows,
     node_key,
     sketch_of,
 )
@@ -385,12 +384,12 @@ def test_a_link_round_trips(role: str, description: NodeDescription | None) -> N
 
 @given(near=st.lists(st.builds(StoredNeighbour, PLACE, WORD, SHARE, TIME, st.booleans()), max_size=3))
 def test_similar_memories_round_trip(near: list[StoredNeighbour]) -> None:
-    assert decode_neighbours(encode_rows(near)) == near
+    assert decode_neighbours(encode_row(near)) == near
 
 
 @given(by=st.lists(st.builds(Superseded, WORD, TIME, *[st.none() | TIME] * 3, TIME, st.booleans()), max_size=3))
 def test_supersession_round_trips(by: list[Superseded]) -> None:
-    assert decode_superseded(encode_rows(by)) == by
+    assert decode_superseded(encode_row(by)) == by
 
 
 @given(sketch=st.binary(max_size=32))
@@ -431,7 +430,7 @@ def without_one(table: bytes, number: int = 0) -> Damage:
 
 def _other_weight(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
     (near,) = decode_neighbours(partition.get(keys.similar(owner, 0)) or b"")
-    return {keys.similar(owner, 0): encode_rows([near._replace(weight=0.5)])}
+    return {keys.similar(owner, 0): encode_row([near._replace(weight=0.5)])}
 
 
 def _other_type(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
