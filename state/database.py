@@ -23,30 +23,23 @@ WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 BLOCK_BYTES = 16 * 1024  # of table files: smaller blocks compress worse, and a read decompresses a whole block
 
 
-class SharedBuffers:
-    """The block cache, write buffers and limit of open files that the partitions of a process share."""
-
-    def __init__(self, partitions: int = 1) -> None:
-        self._files = process.max_database_files(partitions)
-        self._cache = rocksdict.Cache(BLOCK_CACHE_BYTES)
-        self._buffers = rocksdict.WriteBufferManager.new_write_buffer_manager_with_cache(
-            WRITE_BUFFERS_BYTES, False, self._cache
-        )
-
-    def options(self) -> rocksdict.Options:
-        options = rocksdict.Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.set_max_open_files(self._files)
-        options.set_write_buffer_manager(self._buffers)
-        options.set_write_buffer_size(WRITE_BUFFER_BYTES)
-        options.set_compression_type(rocksdict.DBCompressionType.zstd())
-        options.set_keep_log_file_num(2)
-        table = rocksdict.BlockBasedOptions()
-        table.set_block_cache(self._cache)
-        table.set_block_size(BLOCK_BYTES)
-        table.set_bloom_filter(10, False)
-        options.set_block_based_table_factory(table)
-        return options
+def shared_options(partitions: int = 1) -> rocksdict.Options:
+    """Return RocksDB's options. The partitions of a process share their block cache and write buffers."""
+    cache = rocksdict.Cache(BLOCK_CACHE_BYTES)
+    buffers = rocksdict.WriteBufferManager.new_write_buffer_manager_with_cache(WRITE_BUFFERS_BYTES, False, cache)
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_max_open_files(process.max_database_files(partitions))
+    options.set_write_buffer_manager(buffers)
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_compression_type(rocksdict.DBCompressionType.zstd())
+    options.set_keep_log_file_num(2)
+    table = rocksdict.BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_block_size(BLOCK_BYTES)
+    table.set_bloom_filter(10, False)
+    options.set_block_based_table_factory(table)
+    return options
 
 
 class StoredRecords:
@@ -184,14 +177,11 @@ class Cleaning:
         options.set_bottommost_level_compaction(rocksdict.BottommostLevelCompaction.force_optimized())
         for first, end in _erased_ranges(marks):
             self._db.compact_range(first, end, options)
-        stale = logs | (self._tables() - self._live())
+        stale = logs | ({*self._folder.glob("*.sst")} - self._live())
         while stale := {file for file in stale if file.exists()} - self._live():
             if self._interrupted.wait(POLL_S):
                 return False
         return True
-
-    def _tables(self) -> set[Path]:
-        return {*self._folder.glob("*.sst")}
 
     def _live(self) -> set[Path]:
         return {self._folder / file["name"].lstrip("/") for file in self._db.live_files()}

@@ -14,7 +14,7 @@ from recallflow import process
 from recallflow.errors import PartitionMissing, StateError, StorageError
 from recallflow.process import backoffs_s
 from recallflow.state import description, folders, keys
-from recallflow.state.database import SharedBuffers
+from recallflow.state.database import shared_options
 from recallflow.state.description import Fingerprint
 from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
 from recallflow.state.files import storage_errors
@@ -45,7 +45,7 @@ class StateDirectory(contextlib.AbstractContextManager["StateDirectory"]):
         self.creates_missing = True  # create a missing partition as an empty one; otherwise another directory has it
         self.fingerprint = fingerprint = described.fingerprint
         self._keyring, self._at_rest = Keyring.opened(described.secret, path, at_rest), at_rest
-        self._buffers = SharedBuffers(fingerprint.partitions)
+        self._options = shared_options(fingerprint.partitions)
         if not process.descriptors_suffice(fingerprint.partitions):
             _log.warning(
                 "%d open files are too few for %d state partitions: raise the limit (ulimit -n, LimitNOFILE)",
@@ -121,7 +121,7 @@ class StateDirectory(contextlib.AbstractContextManager["StateDirectory"]):
                         "merge the directories (recallflow state merge)"
                     )
                 folders.check_openable(folder)
-                opened = Partition(folder, number, self._keyring_of(folder), self._buffers, self._lock_wait_s)
+                opened = Partition(folder, number, self._keyring_of(folder), self._options, self._lock_wait_s)
                 self._partitions[number] = opened
                 self._discarded_uncleaned.pop(number, None)
                 self.clean(opened)  # of data that was erased in an earlier run
@@ -157,7 +157,7 @@ class StateDirectory(contextlib.AbstractContextManager["StateDirectory"]):
         for owners in [*self._hot.values()]:
             with contextlib.suppress(StorageError):  # without packed segments the next query takes longer
                 owners.pack_tails(MAX_PACKED, partition)
-            owners.drop_partition(partition)
+            owners.drop_all(lambda hot: hot.partition is partition)
         partition.cleaning.end()
         with self._opening, self._syncing:
             del self._partitions[number]

@@ -208,8 +208,8 @@ class HotOwners:
             self._unfinished.pop(owner, None)
             self.total_bytes -= self._sizes_bytes.pop(owner, 0)
 
-    def drop_all(self, matches: Callable[[Owner], bool]) -> None:
-        for owner in [owner for owner in self._owners if matches(owner)]:
+    def drop_all(self, matches: Callable[[HotOwner], bool]) -> None:
+        for owner in [owner for owner, hot in self._owners.items() if matches(hot)]:
             self.drop(owner)
 
     def begin(self, owner: Owner, step: Callable[[], bool]) -> bool:
@@ -273,10 +273,6 @@ class HotOwners:
             if partition is None or hot.partition is partition:
                 packed += hot.pack_tail()
 
-    def drop_partition(self, partition: Partition) -> None:
-        for owner in [owner for owner, hot in self._owners.items() if hot.partition is partition]:
-            self.drop(owner)
-
 
 class Owners:
     """The owners of one state partition."""
@@ -299,4 +295,4 @@ class Owners:
     def drop_all(self, matches: Callable[[Owner], bool]) -> None:
         """Commit, and evict all owners that match. Raise StorageError."""
         self._partition.commit()
-        self._hot_owners.drop_all(matches)
+        self._hot_owners.drop_all(lambda hot: matches(hot.owner))

@@ -80,8 +80,7 @@ GROUPED = frozenset(
     (EPISODE, MEMBER, ADJACENCY, ROW, CATEGORY_SUMMARY, PAST_MEMBER, PAST_EDGE, PAST_ADJACENCY, PAST_NODE)
 )
 
-_U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
-_pack_u32, _pack_u64 = _U32.pack, _U64.pack
+_pack_u32, _pack_u64 = struct.Struct(">I").pack, struct.Struct(">Q").pack
 _MAX_U64 = 2**64 - 1
 
 
@@ -229,7 +228,7 @@ def uncleaned_of(key: bytes) -> tuple[bytes, bytes]:
 
 def edge_part(key: bytes) -> tuple[bytes, int | None]:
     """Return the part of an edge in a key of `PAST_EDGE` (`graph_codec.edge_part`), and the memory's `seq`."""
-    seq = int(_U64.unpack(key[-17:-9])[0])
+    seq = int.from_bytes(key[-17:-9], "big")
     return key[-9:-8], None if seq == _MAX_U64 else seq
 
 
@@ -245,16 +244,16 @@ def split(key: bytes) -> tuple[bytes, bytes, bytes]:
 
 def sequence(key: bytes) -> int:
     """Return the number at the end of a key."""
-    return int(_U64.unpack(key[-8:])[0])
+    return int.from_bytes(key[-8:], "big")
 
 
 def seq_and_version(key: bytes) -> tuple[int, int]:
     """Return the `seq` and the version at the end of a key."""
-    return int(_U64.unpack(key[-12:-4])[0]), int(_U32.unpack(key[-4:])[0])
+    return int.from_bytes(key[-12:-4], "big"), version(key)
 
 
 def version(key: bytes) -> int:
-    return int(_U32.unpack(key[-4:])[0])
+    return int.from_bytes(key[-4:], "big")
 
 
 def reversed_sequence(key: bytes) -> int:

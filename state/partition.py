@@ -2,20 +2,19 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 import orjson
-from rocksdict import Checkpoint, WriteBatch, WriteOptions
+from rocksdict import Checkpoint, Options, WriteBatch, WriteOptions
 
 from recallflow.errors import DecryptionFailed, StateError, StateFormatError, StorageError
 from recallflow.owner import Owner
 from recallflow.private_files import restrict_tree
 from recallflow.records import Position
 from recallflow.state import keys
-from recallflow.state.database import Cleaning, SharedBuffers, StoredRecords, open_database
+from recallflow.state.database import Cleaning, StoredRecords, open_database
 from recallflow.state.encryption import Keyring, OwnerKeys, Sealed, Unsealed
 from recallflow.stepped import spend
 
@@ -35,18 +34,18 @@ Values = dict[bytes, bytes | None]  # changes by key; None deletes
 MAX_WAITING = 4_096  # staged changes; above it, changes that could wait are committed too
 
 
-class Partition(AbstractContextManager["Partition"]):
+class Partition:
     """The RocksDB of one state partition. Changes are staged, and `commit` writes all of them as one WriteBatch.
 
     The staged changes are always those of whole events, with their positions. So they may be committed at any time, and
     a scan commits them first if they may contain records of its range."""
 
-    def __init__(self, path: Path, number: int, keyring: Keyring, buffers: SharedBuffers, lock_wait_s: float) -> None:
+    def __init__(self, path: Path, number: int, keyring: Keyring, options: Options, lock_wait_s: float) -> None:
         self.path, self.number = path, number
         self.keyring = keyring
         self._owner_keys = OwnerKeys(keyring, self.get)
         self._sealing: Sealed | Unsealed = Sealed(keyring, self._owner_keys) if keyring.encrypts else Unsealed()
-        self._db: Any = open_database(path, buffers.options(), lock_wait_s)
+        self._db: Any = open_database(path, options, lock_wait_s)
         self._stored = StoredRecords(self._db, number)
         self._pending: Values = {}
         self._staged_prefixes: set[bytes] = set()  # key prefixes of the first `_prefixed_keys` staged keys
@@ -356,9 +355,6 @@ class Partition(AbstractContextManager["Partition"]):
                 f"{self.path} cannot be opened with the key of its state directory: it belongs to another one, or is "
                 "damaged; put the folders back in place, or restore a checkpoint"
             ) from None
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def other_format(path: Path, version: int) -> StateFormatError:

@@ -45,24 +45,18 @@ class Traces:
 
     def add(self, record: Mapping[str, Any]) -> None:
         for piece in chain.from_iterable(map(pieces_of, _texts_of(record))):
-            self._choose(piece)
+            if piece in self._pieces:
+                continue
+            order = -int.from_bytes(hashlib.blake2b(piece, digest_size=8).digest(), "big")
+            heapq.heappush(self._sample, (order, piece))
+            self._pieces.add(piece)
+            if len(self._sample) > self._limit:
+                _, evicted = heapq.heappop(self._sample)
+                self._pieces.remove(evicted)
+                self.left_out += 1
 
     def pieces(self) -> list[bytes]:
         return sorted(self._pieces)
-
-    def _choose(self, piece: bytes) -> None:
-        if piece in self._pieces:
-            return
-        order = -int.from_bytes(hashlib.blake2b(piece, digest_size=8).digest(), "big")
-        if len(self._sample) < self._limit:
-            heapq.heappush(self._sample, (order, piece))
-            self._pieces.add(piece)
-            return
-        self.left_out += 1
-        if order > self._sample[0][0]:
-            _, gone = heapq.heapreplace(self._sample, (order, piece))
-            self._pieces.remove(gone)
-            self._pieces.add(piece)
 
 
 def _texts_of(value: Any, *, user_keys: bool = False) -> Iterator[str]:

@@ -20,6 +20,7 @@ from typing import Any
 import confluent_kafka
 import confluent_kafka.admin
 import orjson
+import rocksdict
 
 from recallflow.connectors.kafka import cluster, control, group_consumer, input_scheduler, membership
 from recallflow.connectors.kafka.messages import identity_of, record_of
@@ -32,7 +33,8 @@ from recallflow.operators.events import decode
 from recallflow.operators.prepare import prepare
 from recallflow.owner import state_partition
 from recallflow.records import Position
-from recallflow.state.database import SharedBuffers
+from recallflow.state import directory as state_directory
+from recallflow.state.database import shared_options
 from recallflow.state.directory import StateDirectory
 from recallflow.state.state_hash import hash_of
 from tests.simulation import kafka as model
@@ -513,7 +515,7 @@ def simulating() -> Iterator[None]:
         patches.replace(membership, "POLL_S", 0.2)
         patches.replace(ownership, "PAUSE_S", 0.05)
         patches.replace(group_consumer, "COMMIT_TIMEOUT_S", 2.0)  # shorter than the session, as by default
-        patches.replace(SharedBuffers, "options", _quick_options(SharedBuffers.options))
+        patches.replace(state_directory, "shared_options", _quick_options)
         patch_members(patches)
         patches.replace(control, "POLL_S", 1.0)
         for module, name in (
@@ -533,19 +535,15 @@ def simulating() -> Iterator[None]:
         patches.undo()  # also where a name is missing: other tests share the process
 
 
-def _quick_options(real: Callable[[SharedBuffers], Any]) -> Callable[[SharedBuffers], Any]:
+def _quick_options(partitions: int) -> rocksdict.Options:
     """Return options of RocksDB for fast opening."""
-
-    def options(self: SharedBuffers) -> Any:
-        found = real(self)
-        found.set_max_file_opening_threads(1)
-        found.set_skip_stats_update_on_db_open(True)
-        found.set_stats_dump_period_sec(0)
-        found.set_stats_persist_period_sec(0)
-        found.set_max_open_files(100)
-        return found
-
-    return options
+    found = shared_options(partitions)
+    found.set_max_file_opening_threads(1)
+    found.set_skip_stats_update_on_db_open(True)
+    found.set_stats_dump_period_sec(0)
+    found.set_stats_persist_period_sec(0)
+    found.set_max_open_files(100)
+    return found
 
 
 def run(schedule: Schedule) -> Outcome:

@@ -26,11 +26,9 @@ from recallflow.errors import TRACE_EVERY_S, DefectLog, SinkError
 from recallflow.flows.gc_policy import collect_due_garbage, garbage_collection_between_batches
 from recallflow.llm import FAILURES, OPEN_S, Breaker
 from recallflow.process import STEP_MAX_S, STOP_S, CloseErrors, TimeLimit
-from recallflow.state.database import SharedBuffers
-from recallflow.state.partition import Partition
 from tests.unit.connectors.clock import Clock
 from tests.unit.operators.harness import make_event, run_flow
-from tests.unit.state.member import KEYRING
+from tests.unit.state.member import open_partition
 
 SUPERVISOR_S = 10.0  # so soon a flow that is told to stop has to end
 
@@ -177,7 +175,7 @@ def test_limit_that_cannot_be_raised_stays(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_database_keeps_to_its_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(process, "descriptor_limit", lambda: 1_024)
-    with Partition(tmp_path / "p000", 0, KEYRING, SharedBuffers(8), lock_wait_s=0):
+    with open_partition(tmp_path, files_of=8):
         (options,) = (tmp_path / "p000").glob("OPTIONS-*")
         assert "max_open_files=64\n" in options.read_text()
 

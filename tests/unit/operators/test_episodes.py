@@ -14,14 +14,13 @@ from recallflow.flows.embedded import Processed
 from recallflow.operators.episodes import end, episode_id, join
 from recallflow.owner import Owner
 from recallflow.state import hot_owner, keys
-from recallflow.state.database import SharedBuffers
-from recallflow.state.encryption import Keyring
 from recallflow.state.graph_codec import encode_row
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
 from recallflow.state.rows import EpisodeRow, OwnerHead
 from tests.groups import share
 from tests.unit.operators.harness import MINUTE_MS, make_event, run_flow
+from tests.unit.state.member import open_partition
 
 GAP = 100
 OWNER = Owner("acme", "prod", "ann")
@@ -149,7 +148,7 @@ class Chat:
 @pytest.fixture(scope="module")
 def new_chat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Chat]]:
     users = count()
-    with Partition(tmp_path_factory.mktemp("state") / "p000", 0, Keyring(bytes(32)), SharedBuffers(), 0.0) as partition:
+    with open_partition(tmp_path_factory.mktemp("state")) as partition:
         yield lambda: Chat(partition, Owner("acme", "prod", f"user {next(users)}"))
 
 

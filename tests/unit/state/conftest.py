@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recallflow.state.database import SharedBuffers
+from recallflow.state.database import shared_options
 from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
 from recallflow.state.partition import Partition
 from tests.unit.operators.harness import make_event, run_flow
@@ -45,7 +45,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., Partition]]:
     def opened(keyring: Keyring = KEYRING) -> Partition:
         if partitions:
             partitions.pop().close()
-        partitions.append(Partition(tmp_path / "p000", 0, keyring, SharedBuffers(), lock_wait_s=0))
+        partitions.append(Partition(tmp_path / "p000", 0, keyring, shared_options(), lock_wait_s=0))
         return partitions[-1]
 
     yield opened

@@ -1,7 +1,7 @@
 """A state directory with the steps of its open partitions, as in a process that gains and loses partitions."""
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -15,8 +15,10 @@ from recallflow.operators.prepare import prepare
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Output
 from recallflow.records import Position, Record
+from recallflow.state.database import shared_options
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
+from recallflow.state.partition import Partition
 from recallflow.state.state_hash import state_hash
 from tests.unit.operators.harness import CLOCKS, HASHING, answers
 
@@ -29,6 +31,11 @@ SETTINGS = Settings(partitions=PARTITIONS)
 USERS = [f"u{number}" for number in range(12)]
 EACH = 5
 Event = dict[str, Any]
+
+
+def open_partition(folder: Path, files_of: int = 1) -> closing[Partition]:
+    """Open the partition `p000` with the options of a process with `files_of` partitions."""
+    return closing(Partition(folder / "p000", 0, KEYRING, shared_options(files_of), lock_wait_s=0))
 
 
 def told(first: int = 0, count: int = EACH) -> list[Event]:

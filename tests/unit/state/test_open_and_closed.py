@@ -4,6 +4,7 @@ import shutil
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from recallflow.operators.recall.shared import CandidatesCache
 from recallflow.owner import Owner, state_partition
 from recallflow.records import Position
 from recallflow.state import description, folders, keys
-from recallflow.state.database import SharedBuffers
+from recallflow.state.database import shared_options
 from recallflow.state.description import describe, rewrap
 from recallflow.state.directory import StateDirectory
-from recallflow.state.encryption import AtRest, Keyring
+from recallflow.state.encryption import AtRest
 from recallflow.state.files import write_checked
 from recallflow.state.folders import (
     arriving_folder,
@@ -42,10 +43,6 @@ def of(number: int) -> list[str]:
     return [user for user in USERS if state_partition("acme", user, PARTITIONS) == number]
 
 
-def opened_alone(folder: Path, number: int, keyring: Keyring) -> Partition:
-    return Partition(folder, number, keyring, SharedBuffers(), lock_wait_s=0)
-
-
 def test_reopened_directory_is_unchanged(tmp_path: Path, at_rest: AtRest) -> None:
     with Member.on(tmp_path / "whole", at_rest) as whole, Member.on(tmp_path / "moving", at_rest) as moving:
         for member in (whole, moving):
@@ -66,9 +63,9 @@ def test_a_closed_partition_is_another_processes(tmp_path: Path) -> None:
         member.take(*EVERY)
         member.run(told())
         member.ask()
-        keyring = member.directory.partition(1).keyring
+        one = member.directory.partition(1)
         member.give(1)
-        with opened_alone(partition_folder(tmp_path / "s", 1), 1, keyring) as partition:
+        with closing(Partition(one.path, 1, one.keyring, shared_options(), lock_wait_s=0)) as partition:
             assert partition.counts.owners == len(of(1))
             member.run(told(5, 2))
             member.directory.sync()

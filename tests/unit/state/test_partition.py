@@ -14,7 +14,6 @@ from recallflow.errors import StorageError
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys
-from recallflow.state.database import SharedBuffers
 from recallflow.state.description import describe
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import Keyring
@@ -41,23 +40,19 @@ from recallflow.state.keys import NAME_BYTES, OWNER_BYTES
 from recallflow.state.partition import Partition
 from recallflow.state.verify import verify
 from tests.unit.operators.harness import make_event, run_flow
+from tests.unit.state.member import open_partition
 
 KEYS = [keys.OWNERS + b"%04d" % number for number in range(1_000)]
 BLOCK_BYTES = 20_480  # more than the first block, which is read when the database is opened
 
 
 @pytest.fixture
-def damaged(tmp_path: Path) -> Partition:
+def damaged(opened: Callable[[], Partition], tmp_path: Path) -> Partition:
     """A database with a damaged table behind the first block."""
-
-    def opened() -> Partition:
-        return Partition(tmp_path / "p000", 0, Keyring(b"secret"), SharedBuffers(), lock_wait_s=0)
-
-    with opened() as partition:
-        draw = np.random.default_rng(7)
-        partition.stage({key: draw.bytes(200) for key in KEYS})
-        partition.commit()
-    opened().close()  # the log of the run before becomes a table
+    partition, draw = opened(), np.random.default_rng(7)
+    partition.stage({key: draw.bytes(200) for key in KEYS})
+    partition.commit()
+    opened()  # the log of the run before becomes a table
     (table,) = (tmp_path / "p000").glob("*.sst")
     content = bytearray(table.read_bytes())
     middle = slice(BLOCK_BYTES, len(content) // 2)
@@ -76,14 +71,14 @@ def damaged(tmp_path: Path) -> Partition:
     ],
 )
 def test_unreadable_record_is_a_storage_error(damaged: Partition, read: Callable[[Partition], object]) -> None:
-    with damaged, pytest.raises(StorageError):
+    with pytest.raises(StorageError):
         read(damaged)
 
 
-def test_a_database_that_was_closed_cannot_be_read(damaged: Partition) -> None:
-    damaged.close()
+def test_a_database_that_was_closed_cannot_be_read(opened: Callable[[], Partition]) -> None:
+    closed, _ = opened(), opened()
     with pytest.raises(StorageError):
-        list(damaged.scan(keys.OWNERS))
+        list(closed.scan(keys.OWNERS))
 
 
 EPISODES = keys.table(bytes(16), keys.EPISODE)
@@ -105,27 +100,28 @@ FOUR = [keys.episode(bytes(16), bytes(16), number) for number in range(4)]
         lambda partition: {key: value for key in FOUR if (value := partition.get_large(key))},
     ],
 )
-def test_reads_see_staged_writes(tmp_path: Path, read: Callable[[Partition], dict[bytes, bytes]]) -> None:
-    with Partition(tmp_path / "p000", 0, Keyring(b"secret"), SharedBuffers(), lock_wait_s=0) as partition:
-        partition.stage({FOUR[0]: b"old", FOUR[1]: b"gone", FOUR[2]: b"stays"})
-        assert read(partition) == {FOUR[0]: b"old", FOUR[1]: b"gone", FOUR[2]: b"stays"}
-        partition.stage({FOUR[0]: b"new", FOUR[1]: None, FOUR[3]: b"added"})
-        assert read(partition) == {FOUR[0]: b"new", FOUR[2]: b"stays", FOUR[3]: b"added"}
+def test_reads_see_staged_writes(
+    opened: Callable[[], Partition], read: Callable[[Partition], dict[bytes, bytes]]
+) -> None:
+    partition = opened()
+    partition.stage({FOUR[0]: b"old", FOUR[1]: b"gone", FOUR[2]: b"stays"})
+    assert read(partition) == {FOUR[0]: b"old", FOUR[1]: b"gone", FOUR[2]: b"stays"}
+    partition.stage({FOUR[0]: b"new", FOUR[1]: None, FOUR[3]: b"added"})
+    assert read(partition) == {FOUR[0]: b"new", FOUR[2]: b"stays", FOUR[3]: b"added"}
 
 
-def test_read_within_a_batch_splits_no_event(tmp_path: Path) -> None:
-    path, position = tmp_path / "p000", Position("log", 0, 7)
-    with Partition(path, 0, Keyring(b"secret"), SharedBuffers(), lock_wait_s=0) as partition:
-        partition.stage({KEYS[0]: b"told"}, position)
-        list(partition.scan(keys.OWNERS))
-    with Partition(path, 0, Keyring(b"secret"), SharedBuffers(), lock_wait_s=0) as partition:  # nobody called `commit`
-        assert partition.get(KEYS[0]) == b"told"
-        assert partition.is_applied(position)
+def test_read_within_a_batch_splits_no_event(opened: Callable[[], Partition]) -> None:
+    partition, position = opened(), Position("log", 0, 7)
+    partition.stage({KEYS[0]: b"told"}, position)
+    list(partition.scan(keys.OWNERS))
+    partition = opened()  # nobody called `commit`
+    assert partition.get(KEYS[0]) == b"told"
+    assert partition.is_applied(position)
 
 
 @pytest.fixture(scope="module")
 def one_partition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partition]:
-    with Partition(tmp_path_factory.mktemp("state") / "p000", 0, Keyring(bytes(32)), SharedBuffers(), 0.0) as partition:
+    with open_partition(tmp_path_factory.mktemp("state")) as partition:
         yield partition
 
 
@@ -242,18 +238,13 @@ def test_tables_and_namespaces_have_names_of_their_own() -> None:
     assert not any(a != b and a.startswith(b) for a in namespaces for b in namespaces)
 
 
-@pytest.fixture(scope="module")
-def partition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partition]:
-    with Partition(tmp_path_factory.mktemp("state") / "p000", 0, Keyring(bytes(32)), SharedBuffers(), 0.0) as partition:
-        yield partition
-
-
 # Keys that differ in their last byte alone, up to the one whose successor carries.
 CLOSE_OWNERS = [bytes(15) + bytes([last]) for last in (0x00, 0x01, 0x7F, 0xFE, 0xFF)]
 CLOSE_OWNERS += [b"\xff" * 16, b"\xff" * 15 + b"\xfe"]
 
 
-def test_table_scan_meets_no_other_table_or_owner(partition: Partition) -> None:
+def test_table_scan_meets_no_other_table_or_owner(opened: Callable[[], Partition]) -> None:
+    partition = opened()
     for owner in CLOSE_OWNERS:
         everything = [
             keys.head(owner), *(keys.current(owner, name) for name in CLOSE_OWNERS),
@@ -273,19 +264,15 @@ def test_table_scan_meets_no_other_table_or_owner(partition: Partition) -> None:
         assert [keys.sequence(key) for key, _ in partition.scan(session)] == [0, 2**64 - 1]
 
 
-def test_applied_positions_of_hostile_topics_come_back_after_a_restart(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    path = tmp_path_factory.mktemp("state") / "p000"
+def test_applied_positions_of_hostile_topics_come_back_after_a_restart(opened: Callable[[], Partition]) -> None:
+    partition = opened()
     topics = ["a", "a:0", "a:0:1", "a:", ":", "format", "clock", "töpic", "a/b"]
     moved = {Position(topic, number, 7 + number).source: 7 + number for topic in topics for number in (0, 10)}
-    with Partition(path, 0, Keyring(bytes(32)), SharedBuffers(), 0.0) as partition:
-        for topic in topics:
-            for number in (0, 10):
-                partition.stage({}, Position(topic, number, 7 + number))
-        partition.commit()
-    with Partition(path, 0, Keyring(bytes(32)), SharedBuffers(), 0.0) as partition:
-        assert partition.applied == moved
+    for topic in topics:
+        for number in (0, 10):
+            partition.stage({}, Position(topic, number, 7 + number))
+    partition.commit()
+    assert opened().applied == moved
 
 
 KEYRING = Keyring(bytes(range(32)))
