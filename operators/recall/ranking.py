@@ -49,7 +49,6 @@ from recallflow.operators.recall.people import impute
 from recallflow.operators.recall.ranking_input import DAY_MS, Ranking, RankingInput
 from recallflow.queries import K_MAX, WEIGHTS, Decay, Mode
 from recallflow.state.arrays import Column, Ints, Mask, Positions
-from recallflow.state.index import OwnerIndex, cached_per_index
 from recallflow.state.usage import Records
 
 SPREAD_MIN = 1.0  # log-odds that the semantic factor spans, even if the best candidates span less
@@ -77,8 +76,9 @@ def memory_factors(inputs: RankingInput, positions: Positions) -> dict[str, Colu
     # year, whichever is older.
     log_oldest = np.log1p(ages.max(initial=OLDEST_DAYS_MIN) / DECAY_DAYS)
     usages = None if inputs.usage is None else inputs.usage.of(inputs.fact("seq", positions))
+    has_vector = inputs.index.vectors.holds(inputs.index.conversation.slots[positions])
     return {
-        "cluster": impute(inputs.index.clusters.cosines(positions).astype(np.float64), _embedded(inputs, positions)),
+        "cluster": impute(inputs.index.clusters.cosines(positions).astype(np.float64), has_vector),
         "recency": age_decay(ages, decay) if decay.model_fields_set else 1 - np.log1p(ages / DECAY_DAYS) / log_oldest,
         "importance": inputs.fact("importance", positions),
         "usage": np.zeros(len(positions)) if usages is None else usage_factor(usages, inputs.now_ms),
@@ -140,24 +140,13 @@ def boosts(inputs: RankingInput, positions: Positions, spread: float) -> dict[st
     if "relationship" in weights and inputs.relationship:
         found["relationship"] = np.array([inputs.relationship.get(position, 0.0) for position in positions.tolist()])
     if "personalisation" in weights and (liked_mean := _liked_mean(inputs)) is not None:
-        cosines = inputs.index.vectors.of(inputs.index.conversation.slots[positions]) @ liked_mean
-        found["personalisation"] = impute(np.clip(cosines.astype(np.float64), 0.0, 1.0), _embedded(inputs, positions))
+        vectors, slots = inputs.index.vectors, inputs.index.conversation.slots[positions]
+        cosines = (vectors.of(slots) @ liked_mean).astype(np.float64)
+        found["personalisation"] = impute(np.clip(cosines, 0.0, 1.0), vectors.holds(slots))
     if "session_continuity" in weights and len(inputs.returned):
         was_returned = (inputs.fact("seq", positions)[:, None] == inputs.returned).any(axis=1)
         found["session_continuity"] = was_returned * 1.0
     return {name: weights[name] * values for name, values in found.items()}
-
-
-def _embedded(inputs: RankingInput, positions: Positions) -> Mask | None:
-    """Return whether each position's memory has a vector; None if all memories have one."""
-    has_vector = _with_vectors(inputs.index)
-    return None if has_vector is None else has_vector.take(positions)
-
-
-@cached_per_index
-def _with_vectors(index: OwnerIndex) -> Mask | None:
-    has_vector = index.vectors.holds(index.conversation.slots)
-    return None if has_vector.all() else has_vector
 
 
 def _liked_mean(inputs: RankingInput) -> Column | None:
