@@ -94,8 +94,7 @@ class Answerer:
         model calls, `composed` is the answer that was composed meanwhile. `has_event`: see `recall`."""
         if isinstance(ask.query, queries.Recall):
             return recall(self._engine, self._to_request(ask.query, ask), results, composed, has_event)
-        response, warnings = self._look_up(ask, results), unread_field_warnings(ask.query)
-        return response.model_copy(update={"warnings": [*response.warnings, *warnings]}), None
+        return self._look_up(ask, results).warned(unread_field_warnings(ask.query)), None
 
     def plan_model_calls(
         self, ask: Ask, results: ModelResults, composed: ComposedAnswer | None
@@ -167,8 +166,7 @@ class Answerer:
                 usage = lookups.usage(Usage.decode(record) if record else Usage())
                 return lookups.versions(query_id, [latest], ask.projects).model_copy(update={"usage": usage})
             case queries.MemoryHistory():
-                versions = self._versions(hot, query.memory_id, ask.projects)
-                history = lookups.versions(query_id, versions, ask.projects)
+                history = lookups.versions(query_id, self._versions(hot, query.memory_id, ask.projects), ask.projects)
                 now = Moment(now_ms, projects=ask.projects)
                 graph = hot.stored_graph if ask.projects is None else graph_at(hot, self._index(ask), now)
                 edges = graph.edges(NodeKey(query.memory_id, memory=True), HISTORY_EDGES)

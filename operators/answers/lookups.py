@@ -104,8 +104,7 @@ def versions(query_id: str, rows: list[MemoryRow], projects: tuple[str, ...] | N
     shown = [version(row) for row in rows]
     if projects is not None:
         shown = [{name: value for name, value in one.items() if name != "seq"} for one in shown]
-    response = Response(query_id=query_id, status="ok", versions=shown)
-    return response.warned(warnings) if (warnings := redaction.warnings_of(rows)) else response
+    return Response(query_id=query_id, status="ok", versions=shown).warned(redaction.warnings_of(rows))
 
 
 def version(row: MemoryRow) -> dict[str, Any]:
@@ -113,13 +112,11 @@ def version(row: MemoryRow) -> dict[str, Any]:
     if isinstance(row, Redacted):
         return {name: getattr(row, name) for name in ("id", "seq", "version", "content", "summary")}
     times = {"created_ms": "created_at", "updated_ms": "updated_at", "ingested_ms": "ingested_at"}
-    optional = {"valid_from_ms": "valid_from", "valid_to_ms": "valid_to", "expires_ms": "expires_at"}
+    times |= {"valid_from_ms": "valid_from", "valid_to_ms": "valid_to", "expires_ms": "expires_at"}
     hidden = ("_ms", "_logged", "change")
     shown = {name: value for name, value in row.logged_fields().items() if not name.endswith(hidden)}
-    shown |= {name: format_time(getattr(row, column)) for column, name in times.items()}
-    return shown | {
-        name: format_time(at) for column, name in optional.items() if (at := getattr(row, column)) is not None
-    }
+    known = ((name, at_ms) for column, name in times.items() if (at_ms := getattr(row, column)) is not None)
+    return shown | {name: format_time(at_ms) for name, at_ms in known}
 
 
 def usage(used: Usage) -> MemoryUsage:
@@ -207,6 +204,5 @@ def list_memories(
     shown = [*reader.read(show)]
     after = None if reader.after is None else str(reader.after)
     page = MemoryPage(memories=[memory for _, memory, _ in shown], total=int(allowed.sum()), after=after)
-    response = Response(query_id=query_id, status="ok", memory_page=page)
     warnings = [*filtering.warnings(), *redaction.warnings_of(row for _, _, row in shown)]
-    return response.warned(warnings) if warnings else response
+    return Response(query_id=query_id, status="ok", memory_page=page).warned(warnings)

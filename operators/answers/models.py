@@ -60,8 +60,7 @@ class Models(AbstractContextManager["Models"]):
         self._reranker, self._breaker, self._reranking = reranker, llm.Breaker(now_s), 0
         limits = [timed.timeout_s for timed in (language, embeddings, reranker) if timed is not None]
         # Calls over the limit fail at once, so that no call waits for capacity.
-        capacity, timeout_s = 2 * QUERIES_MAX, max(limits) + _MARGIN_S
-        self.runtime = Runtime(Completions(), capacity, timeout_s)
+        self.runtime = Runtime(Completions(), 2 * QUERIES_MAX, max(limits) + _MARGIN_S)
         self._running = 0
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Queries of one state partition that wait, in a pool per reason.
+"""Queries of one state partition that wait, by the reason.
 
 Parked queries are in memory only. After a crash, their records are read again from the input.
 

@@ -145,5 +145,4 @@ def superseded(graph: OwnerGraph, index: OwnerIndex, moment: Moment) -> Mask | N
     """Return a mask (n,) in conversation order of the memories superseded by the moment, or None if there are none."""
     if moment.history or not graph.superseded():
         return None
-    seqs = superseded_seqs(graph, moment.now_ms)
-    return np.isin(index.conversation.facts["seq"], [*seqs])
+    return np.isin(index.conversation.facts["seq"], [*superseded_seqs(graph, moment.now_ms)])

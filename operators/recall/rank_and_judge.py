@@ -210,8 +210,7 @@ def _apply_updates(run: QueryRun, inputs: RankingInput, ranking: Ranking) -> tup
     and the replacements, by position of the replaced memory."""
     ranks = _ranks_to_compare(inputs, ranking.positions)
     positions = ranking.positions[ranks]
-    slots = run.index.conversation.slots[positions].tolist()
-    question, statements = _statements(run, inputs.question.text, slots)
+    question, statements = _statements(run, inputs.question.text, run.index.conversation.slots[positions].tolist())
     compared = updates.UpdateCandidates(
         statements=statements,
         author=inputs.fact("author", positions),
