@@ -145,8 +145,10 @@ def _proto() -> tuple[Any, Any]:
                 add(entry, "key", _Type("string"), number=1)
                 add(entry, "value", one.item, number=2)
                 add(message, name, _Type("record", f"{record.name}.{entry.name}"), _REPEATED)
+            elif one.kind == "array":
+                add(message, name, one.item, _REPEATED)
             else:
-                add(message, name, one.item if one.kind == "array" else one, _REPEATED if one.kind == "array" else 1)
+                add(message, name, one)
         add(message, _EMPTY, _Type("string"), _REPEATED)
     pool = DescriptorPool()
     pool.Add(file)
