@@ -27,9 +27,9 @@ CREDENTIAL_HEADERS = frozenset((TOKEN_HEADER, KEY_HEADER, "proxy-authorization",
 Headers = tuple[tuple[str, bytes | None], ...]
 NAME_BYTES, SECRET_BYTES, SALT_BYTES = 8, 32, 16
 _API_KEY = re.compile(r"rfk_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
-# An API key or a JWT anywhere in bytes; the pattern runs in linear time.
 API_KEY_SHAPE = rb"rfk_[0-9a-f]{16}_"  # followed by the secret
 TOKEN_SHAPE = rb"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]+\.eyJ[A-Za-z0-9_-]+\."  # followed by the signature
+# An API key or a JWT anywhere in bytes; the pattern runs in linear time.
 _SHAPE = re.compile(API_KEY_SHAPE + rb"[A-Za-z0-9_-]{43}|" + TOKEN_SHAPE)
 SIGNATURE = "recallflow-signature"
 SECRET_BYTES_MIN = 32  # minimum length: a reader of a signed event could guess a shorter secret

@@ -127,7 +127,7 @@ class SourceError(RecallflowError):
 
 
 class DeploymentLost(SourceError):
-    """Another engine has taken over our partitions."""
+    """Another process joined under our instance id, and took over our partitions."""
 
 
 class MembershipLost(SourceError):

@@ -109,7 +109,7 @@ class MskTokens:
         self._token, self._renew_s, self._expires_s = "", 0.0, 0.0
 
     def __call__(self, _: str) -> tuple[str, float]:
-        """Return a token and its end in Unix seconds. librdkafka calls again after an error."""
+        """Return a token and its expiry in Unix seconds. librdkafka calls again after an error."""
         try:
             return self.current()
         except SourceError as error:
@@ -118,7 +118,7 @@ class MskTokens:
             raise
 
     def current(self) -> tuple[str, float]:
-        """Return a token and its end in Unix seconds. Raise SourceError (no credentials) or UsageError (no library)."""
+        """Return a token and its expiry in Unix time. Raise SourceError (no credentials) or UsageError (no library)."""
         try:
             from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # an optional dependency
             from botocore.exceptions import BotoCoreError, ClientError

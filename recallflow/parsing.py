@@ -21,7 +21,7 @@ from recallflow.fields import NOT_BLANK, Model, json_values
 from recallflow.queries import QueryEvent
 
 MAX_DEPTH = 201  # limit of the JSON parser
-PROBLEMS_MAX = 500  # reported problems of one event: converting pydantic's errors takes longer than finding them
+CONVERTED_MAX = 500  # problems of one event that are converted, which takes longer than finding them
 UNKNOWN_REPORTED = 100  # unknown fields that a process logs
 _BYTE_ORDER_MARKS = {  # the longer ones first: UTF-32's mark begins with UTF-16's
     "UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
@@ -34,7 +34,7 @@ _PROBLEMS = {  # type of a pydantic error → problem and remedy
     "string_too_short": "is empty; give some text",
     "too_short": "is empty; give at least one, or leave it out",
 }
-_NO_NUMBER = "float_type", "finite_number"
+_NUMBER_ERRORS = "float_type", "finite_number"
 _FIELD_NAME = re.compile(rb'"([\w\\]+)"\s*:')
 _FRAME_BYTES = 5  # frame of a schema registry: a zero byte, and the schema's id in four bytes
 _log = logging.getLogger(__name__)
@@ -206,8 +206,8 @@ def _report_once(kind: str, field: str) -> None:
 def _invalid(value: bytes, error: ValidationError, types: frozenset[str], unknown_type: ErrorCode) -> InvalidRecord:
     """Return all problems of an invalid event of one of `types`. `unknown_type` is the code for another type."""
     errors = error.errors(include_url=False, include_input=False)
-    unlisted = max(0, len(errors) - PROBLEMS_MAX)
-    del errors[PROBLEMS_MAX:]
+    unlisted = max(0, len(errors) - CONVERTED_MAX)
+    del errors[CONVERTED_MAX:]
     match errors[0]["type"]:
         case "json_invalid":
             return InvalidRecord.of("invalid_json", encoding_problem(value) or _json_problem(errors[0]["msg"]))
@@ -218,7 +218,7 @@ def _invalid(value: bytes, error: ValidationError, types: frozenset[str], unknow
     lists = set[str]()
     for one in errors:
         field, problem = _problem(one, types)
-        if one["type"] in _NO_NUMBER and isinstance(one["loc"][-1], int):
+        if one["type"] in _NUMBER_ERRORS and isinstance(one["loc"][-1], int):
             list_field, _, _ = field.rpartition(".")
             if list_field in lists:
                 continue  # report only the first invalid number of a list

@@ -58,7 +58,7 @@ def _cursor_validator(*kinds: type[MemoryCursor | EdgeCursor]) -> AfterValidator
     return AfterValidator(check)
 
 
-_Text = Annotated[str, Field(max_length=CURSOR_CHARACTERS)]
+_CursorText = Annotated[str, Field(max_length=CURSOR_CHARACTERS)]
 T = TypeVar("T")
 Mode = Literal["recency", "relevance", "entity_focused", "balanced", "episode", "hybrid", "decayed", "auto"]
 DecayFunction = Literal["exponential", "linear", "logarithmic", "step", "hyperbolic"]
@@ -85,7 +85,7 @@ MAX_TOKENS_MAX = 1_000_000  # more than a record can carry
 Hops = Annotated[int, Field(ge=HOPS_MIN, le=HOPS_MAX), AS_INT]
 
 
-def _position(text: str) -> str:
+def _check_position(text: str) -> str:
     try:
         Position.parse(text)
     except ValueError:
@@ -111,7 +111,7 @@ def unknown_factors(mode: Mode | None, weights: object, *where: str) -> list[Ini
 
 
 ID_NAMES = ("id", "query_id")  # the fields that may contain the id of a query
-PositionText = Annotated[str, Field(max_length=512), AfterValidator(_position)]
+PositionText = Annotated[str, Field(max_length=512), AfterValidator(_check_position)]
 # `fail_fast`: only the first wrong value is reported, because converting very many errors takes long.
 Values = Field(min_length=1, max_length=limits.FILTER_VALUES_MAX, fail_fast=True)
 
@@ -298,7 +298,7 @@ class MemoriesList(Query):
     type: Literal["memories.list"]
     filters: Conditions = Filters()
     limit: Annotated[int, Field(ge=1, le=1_000), AS_INT] = 100
-    after: Annotated[_Text, _cursor_validator(MemoryCursor)] | None = None
+    after: Annotated[_CursorText, _cursor_validator(MemoryCursor)] | None = None
     as_of: AsOf | None = None
 
 
@@ -336,7 +336,7 @@ class GraphExplore(Query):
     nodes: Annotated[list[Name], Field(max_length=20)] = []
     hops: Hops = 1
     limit: Annotated[int, Field(ge=1, le=500), AS_INT] = 200
-    after: Annotated[_Text, _cursor_validator(MemoryCursor, EdgeCursor)] | None = None
+    after: Annotated[_CursorText, _cursor_validator(MemoryCursor, EdgeCursor)] | None = None
     as_of: AsOf | None = None
 
     @field_validator("nodes", "hops", "limit", "after")

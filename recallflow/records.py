@@ -54,8 +54,8 @@ class Refusal(NamedTuple):
 class Record(NamedTuple):
     """One record of a log.
 
-    `append_ms` is the append time in epoch milliseconds. `append_logged`: the log contains this time, so that a replay
-    gives the same. An embedded source stamps lines without a time by its own clock; values that depend on that time are
+    `append_ms` is the append time in epoch milliseconds. `append_logged`: the log contains this time, and a replay
+    reads it again. An embedded source stamps lines without a time by its own clock; values that depend on that time are
     not part of the state hash. A `silent` record is read again to rebuild state; its outputs are not sent again. A
     `tombstone` had no value. `headers` are None if they cannot be decoded; they contain no credentials once the sender
     is checked. `principal` is the checked sender; None without authentication. `refusal` is the result of a failed

@@ -91,7 +91,7 @@ def detect(words: Collection[str], lowered: str, assumed: int) -> DetectedLangua
 
 
 def has_foreign_word(words: Collection[str]) -> bool:
-    """Return whether a frequent word of another language, and no function word of English, is among the words."""
+    """Return whether one of the words is a frequent word of another language and no function word of English."""
     return not _FOREIGN.isdisjoint(words)
 
 

@@ -82,7 +82,7 @@ class WordVectors:
 
     @cached_property
     def digest(self) -> str:
-        """Return the part of the embedder's name that tells vectors and lookups apart."""
+        """Return the part of the embedder's name that changes with the vectors and with the lookup."""
         return hashlib.blake2b(LOOKUP_VERSION + TABLE.read_bytes(), digest_size=4).hexdigest()
 
     def look_up(self, text: str) -> WordRows:
@@ -103,9 +103,9 @@ class WordVectors:
         return WordRows(table, words, [*map(found.__getitem__, words)])
 
     def _latin_table(self, words: Sequence[str], cased: str, lowered: str) -> Table:
-        """Return the language of a text in Latin script. If its words identify none, return the one that knows the
-        words best, and the first of `LATIN` at a tie. A text whose words English knows is of another language only if
-        that knows several of them, and if there is no word of English grammar: names and loan words are known too."""
+        """Return the language of a text in Latin script. If its words identify none, return the language that knows the
+        words best, and the first of `LATIN` at a tie. If English knows all words, another language must know several of
+        them, and none may be a word of English grammar, because names and loan words are in many languages."""
         number, is_certain = detect(words, lowered, 0)
         is_english = not is_certain and all(map(self._rows_of_english.__getitem__, words))
         if is_certain:
@@ -126,7 +126,7 @@ class WordVectors:
 
     def _language_scores(self, word: str) -> tuple[tuple[int, int], ...]:
         """Return the indexes in `LATIN` of the languages that know a word, each with a score. Numbers count as English.
-        A letter counts for a language of which alone it is a function word, such as the French "j"."""
+        A single letter counts if it is a function word of exactly one language, such as the French "j"."""
         plain = folded(word)
         scores = [self._score(table, plain) for table in (LATIN[:1] if word.isdecimal() else LATIN)]
         found = tuple((number, score) for number, score in enumerate(scores) if score)

@@ -164,7 +164,7 @@ def test_refused_filters_word_few_problems(filters: dict[str, Any], monkeypatch:
     monkeypatch.setattr(fields, "nearest", counted(fields.nearest))
     monkeypatch.setattr(fields, "_as_details", counted(fields._as_details))
     assert wrong(filters=filters)
-    assert worded <= 5 * parsing.PROBLEMS_MAX
+    assert worded <= 5 * parsing.CONVERTED_MAX
 
 
 def warned(response: dict[str, Any]) -> dict[str, str]:
