@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import BinaryIO
 
@@ -70,15 +70,13 @@ def read_ahead(batches: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
     end: BaseException | None = None
     while end is None:
         batch: list[bytes] = []
-        while len(batch) < BATCH_RECORDS and end is None:
-            try:
+        with suppress(queue.Empty):
+            while len(batch) < BATCH_RECORDS and end is None:
                 got = read.get(block=not batch, timeout=WAIT_S)
-            except queue.Empty:
-                break
-            if isinstance(got, BaseException):
-                end = got
-            else:
-                batch += got
+                if isinstance(got, BaseException):
+                    end = got
+                else:
+                    batch += got
         if batch or end is None:
             yield batch
     if not isinstance(end, StopIteration):
@@ -129,19 +127,12 @@ class LocalCalls:
     """Queue of calls from callers, on any thread, to the engine, on its own thread. `events` and `queries` are the
     names of the two logs. Setting `wake` ends the engine's idle wait."""
 
-    def __init__(
-        self,
-        events: str,
-        queries: str,
-        wake: threading.Event | None = None,
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-    ) -> None:
+    def __init__(self, events: str, queries: str, wake: threading.Event | None = None) -> None:
         self.topics = (queries, events)
         self.queries = queries
         self.taken_counts = dict.fromkeys(self.topics, 0)
-        self.wake, self._clock_ms = wake or threading.Event(), clock_ms
+        self.wake = wake or threading.Event()
         self._now_ms = 0
-        self._lock = threading.Lock()
         self.has_begun = False  # whether the engine ever took records
         self._next_offsets: dict[str, int] = {}  # by log
         self._queues = {topic: _TenantQueues() for topic in self.topics}
@@ -154,7 +145,7 @@ class LocalCalls:
         self.failure = ""  # why the engine has failed: queued records will never be processed
         self._interrupted = ""  # why records are refused temporarily
         self._is_closed = False  # whether `end` waits no longer: the engine ends when the queues are empty
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
 
     # ------------------------------------------------------------------ called by callers
 
@@ -166,7 +157,7 @@ class LocalCalls:
 
         The engine calls `on_position` before it applies the record. Raise SourceError if the engine refuses records."""
         call = LocalCall(value, headers, on_position)
-        with self._lock:
+        with self._changed:
             if reason := self.ended or self._interrupted:
                 raise SourceError(reason)
             if self._queues[topic].count(tenant_id) >= QUEUED_MAX:
@@ -242,7 +233,7 @@ class LocalCalls:
 
     def take(self) -> list[Record]:
         """Return the next records, queries first. Raise StopIteration at the end."""
-        with self._lock:
+        with self._changed:
             if self._is_closed and not any(map(len, self._queues.values())):
                 raise StopIteration
             events = self._take_from(self.topics[1], EVENTS_BATCH)
@@ -257,7 +248,7 @@ class LocalCalls:
             call = queues.popleft()
             if topic == self.queries and not call.is_wanted:
                 continue
-            self._now_ms = max(self._now_ms, self._clock_ms())  # append times never decrease
+            self._now_ms = max(self._now_ms, time.time_ns() // 1_000_000)  # append times never decrease
             position = Position(topic, 0, self._next_offsets[topic])
             self._next_offsets[topic] += 1
             call.record = Record(position, call.value, self._now_ms, headers=call.headers)

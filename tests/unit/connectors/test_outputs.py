@@ -455,7 +455,7 @@ TOPICS = ("events", "queries")
 @pytest.mark.parametrize("topic", TOPICS)
 def test_abandoned_calls_keep_the_queue_bounded(monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
     monkeypatch.setattr(local_inputs, "QUEUED_MAX", 5)
-    put = LocalCalls(*TOPICS, clock_ms=lambda: 1)
+    put = LocalCalls(*TOPICS)
     put.begin(dict.fromkeys(TOPICS, 0))
 
     def give_up() -> None:
@@ -473,7 +473,7 @@ def test_abandoned_calls_keep_the_queue_bounded(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_tenant_with_few_records_is_next_among_many() -> None:
-    put = LocalCalls(*TOPICS, clock_ms=lambda: 1)
+    put = LocalCalls(*TOPICS)
     put.begin(dict.fromkeys(TOPICS, 0))
     with ExitStack() as open_calls:
         noisy = [open_calls.enter_context(put.put("queries", "noisy", b"%d" % n, ())) for n in range(10)]
@@ -487,7 +487,7 @@ def test_tenant_with_few_records_is_next_among_many() -> None:
 
 def test_full_line_of_a_tenant_refuses_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_inputs, "QUEUED_MAX", 2)
-    put = LocalCalls(*TOPICS, clock_ms=lambda: 1)
+    put = LocalCalls(*TOPICS)
     put.begin(dict.fromkeys(TOPICS, 0))
     with ExitStack() as open_calls:
         for _ in range(2):
