@@ -75,8 +75,7 @@ MEANING_SHARE = 0.8  # share of the word vectors in a cosine, if both texts have
 class MeaningEmbedder:
     """Embedder `meaning`: static word vectors of thirteen languages, and the hashed spelling of the words.
 
-    It needs no model and no download. Synonyms have similar word vectors (`language/word_vectors.py`). Similar
-    spellings have similar buckets (`HashEmbedder`). A vector is the concatenation of both parts."""
+    It needs no model and no download. Synonyms have similar word vectors; similar spellings have similar buckets."""
 
     kind: Kind = "blended"
 

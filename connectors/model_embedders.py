@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -87,8 +87,6 @@ def load_tiktoken() -> TokenCounter | None:
 
 
 Pooling = Literal["mean", "cls", "max", "last", "model"]
-POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
-
 _POOLING_FLAGS: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -203,8 +201,7 @@ class OnnxEmbedder(ModelTokenCounter):
     @cached_property
     def _directions(self) -> Matrix:
         if self.name == MINILM.partition("/")[2]:
-            stored: Matrix = np.load(DIRECTIONS).astype(np.float32)
-            return stored
+            return np.asarray(np.load(DIRECTIONS), np.float32)
         if self.dimension <= TOKEN_DIMENSIONS:
             return np.eye(self.dimension, dtype=np.float32)
         words = self.known_words()
@@ -213,13 +210,8 @@ class OnnxEmbedder(ModelTokenCounter):
 
     @cached_property
     def _meaningful(self) -> npt.NDArray[np.bool_]:
-        """Return a mask by token id: neither punctuation nor special tokens."""
-        vocabulary = self._tokenizer.get_vocab()
-        special_tokens = self._tokenizer.get_added_tokens_decoder()
-        kept = np.zeros(max(vocabulary.values()) + 1, np.bool_)
-        for token, number in vocabulary.items():
-            kept[number] = number not in special_tokens and any(map(str.isalnum, token))
-        return kept
+        special_tokens = self._tokenizer.get_added_tokens_decoder().values()
+        return _token_mask(self._tokenizer, {token.content for token in special_tokens})
 
 
 def load_minilm(folder: Path | None) -> OnnxEmbedder:
@@ -238,7 +230,7 @@ def load_named(name: str, folder: Path | None) -> OnnxEmbedder:
     identity = digest([files / found.model_description.model_file, files / "tokenizer.json"])
     expected = unit(np.asarray(next(iter(whole.embed([_PROBE]))), np.float32))
     # fastembed does not tell the pooling of a model: take the one that reproduces the vector of `_PROBE`.
-    for pooling in POOLINGS:
+    for pooling in get_args(Pooling):
         embedder = OnnxEmbedder(f"{name.partition('/')[2]}-{identity}", found.model, found.tokenizer, pooling)
         if np.allclose(embedder.embed([_PROBE])[0], expected, atol=_TOLERANCE):
             return embedder
@@ -356,10 +348,12 @@ class StaticEmbedder(ModelTokenCounter):
         self._tokenizer: Any = unlimited(model.tokenizer)
         self._tokenizer.enable_truncation(_TOKENS_MAX)
         self._table = _table(model)
-        self._meaningful = _meaningful(self._tokenizer)
+        self._meaningful = _token_mask(self._tokenizer, ENGLISH.function_words)
         self._unknown = model.unk_token_id
         self.dimension = self._table.shape[1]
-        self.name = f"static-{self.dimension}-{_digest(self._table, self._tokenizer)}"
+        digest = hashlib.blake2b(self._table.tobytes(), digest_size=4)
+        digest.update("\n".join(sorted(self._tokenizer.get_vocab())).encode())
+        self.name = f"static-{self.dimension}-{digest.hexdigest()}"
 
     def embed(self, texts: Sequence[str]) -> Matrix:
         if not texts:
@@ -392,18 +386,13 @@ def _table(model: Any) -> npt.NDArray[np.float16]:
     return vectors.astype(np.float16)
 
 
-def _meaningful(tokenizer: Any) -> npt.NDArray[np.bool_]:
-    """Return a mask by token id: neither punctuation nor a function word."""
-    kept = np.zeros(tokenizer.get_vocab_size(), np.bool_)
-    for token, number in tokenizer.get_vocab().items():
-        kept[number] = token not in ENGLISH.function_words and any(map(str.isalnum, token))
+def _token_mask(tokenizer: Any, excluded: Container[str]) -> npt.NDArray[np.bool_]:
+    """Return a mask by token id: neither punctuation nor an excluded token."""
+    vocabulary = tokenizer.get_vocab()
+    kept = np.zeros(max(vocabulary.values()) + 1, np.bool_)
+    for token, number in vocabulary.items():
+        kept[number] = token not in excluded and any(map(str.isalnum, token))
     return kept
-
-
-def _digest(table: npt.NDArray[np.float16], tokenizer: Any) -> str:
-    digest = hashlib.blake2b(table.tobytes(), digest_size=4)
-    digest.update("\n".join(token for token, _ in sorted(tokenizer.get_vocab().items())).encode())
-    return digest.hexdigest()
 
 
 def _mean(rows: Matrix) -> Matrix:
