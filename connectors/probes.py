@@ -39,13 +39,10 @@ class Probes(contextlib.AbstractContextManager["Probes"]):
         self._thread = threading.Thread(target=serve, args=(CLOSE_S,), daemon=True, name="recallflow-probes")
         self._thread.start()
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _BoundedServer(ThreadingHTTPServer):

@@ -165,8 +165,7 @@ class CheckpointDownload:
 
     def problems(self, checked: dict[str, str | None]) -> list[str]:
         """Return the problems of all files. `checked` maps objects to earlier results, and gets the new ones."""
-        problems = in_parallel(lambda file: self._problem(file, checked), self.manifest.files)
-        return [problem for problem in problems if problem is not None]
+        return [*filter(None, in_parallel(lambda file: self._problem(file, checked), self.manifest.files))]
 
     def _write(self, target: Path, file: CheckpointFile, piece: str, start: int, size: int) -> None:
         data = self._piece(file, piece, size)
@@ -221,7 +220,7 @@ class CheckpointUpload:
 
     def __init__(self, objects: Objects, folder: str, save: str, stored: dict[str, str], known: TableDigests) -> None:
         self.table_digests: TableDigests = {}
-        self.sent_bytes = self.sent_objects = 0
+        self.sent_bytes = 0
         self._objects, self._folder, self._save, self._stored = objects, folder, save, stored
         self._known = known
         self._lock = threading.Lock()
@@ -258,7 +257,6 @@ class CheckpointUpload:
                 return digest
             self._stored[digest] = f"{digest}-{self._save}"
             self.sent_bytes += len(data)
-            self.sent_objects += 1
         self._objects.put(f"{self._folder}/{self._stored[digest]}", data)
         return digest
 

@@ -17,7 +17,7 @@ from pyarrow import fs
 
 from recallflow.errors import CheckpointError, UsageError
 from recallflow.private_files import FOLDER_MODE, make_private_folder, open_private
-from recallflow.process import OUTAGE_S, TimeLimit
+from recallflow.process import TimeLimit
 
 SCHEMES = ("s3", "gs", "file")
 ONE_PUT = "allow_delayed_open=true"  # option of pyarrow: a small object is sent atomically with one request
@@ -123,9 +123,7 @@ class Objects:
     """Objects of a store, for any thread. Calls raise CheckpointError; `get` raises FileNotFoundError for a missing
     object."""
 
-    def __init__(
-        self, location: Location, stopping: threading.Event, patience_s: float = OUTAGE_S, *, create: bool = False
-    ) -> None:
+    def __init__(self, location: Location, stopping: threading.Event, patience_s: float, *, create: bool) -> None:
         """`create` makes the folder of a local store; from then on the store is unavailable while that folder is
         missing. Raise UsageError if the bucket is missing, or the folder cannot be used."""
         self.shown, self._filesystem, self._root = location.shown, location.filesystem, location.root
@@ -222,7 +220,6 @@ class Objects:
             raise
 
     def _check_folder(self) -> None:
-        """Raise FolderMissing if the folder must exist and does not."""
         if self._must_exist and not os.path.isdir(self._root):  # noqa: PTH112 - Path's method may raise
             raise FolderMissing(f"the folder {self._root} is missing")
         if self._is_mount_point and not os.path.ismount(self._root):

@@ -27,7 +27,6 @@ class SavedGeneration(NamedTuple):
 
     manifest: Manifest
     sent_bytes: int
-    sent_objects: int
 
 
 # Manifests of a partition, newest first, and the errors of unreadable ones by name.
@@ -41,8 +40,8 @@ class CheckpointStore:
     objects of generations that exist when it starts. Objects of pruned generations and unreferenced objects stay for
     the grace period, and a save that takes longer fails. So pruning never removes objects of a generation in use."""
 
-    def __init__(self, objects: Objects, grace_s: float = GRACE_S) -> None:
-        self._objects, self._grace_s = objects, grace_s
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
         self.shown = objects.shown  # the URL for messages
         self._manifest_cache = dict[tuple[int, str], Manifest]()  # never outdated, because manifests are immutable
         self._table_digests = dict[int, generation.TableDigests]()  # of each partition's last save
@@ -54,10 +53,7 @@ class CheckpointStore:
     ) -> Self:
         """Open a store. Raise UsageError for a wrong URL, and CheckpointError where the store is unreachable.
 
-        Args:
-            stopping: event that ends retries.
-            create: make the folder of a `file:` URL; from then on the store is unavailable while the folder is
-                missing."""
+        `stopping` ends retries. `create` makes the folder of a `file:` URL (see `Objects`)."""
         stopping = stopping or threading.Event()
         location = retry(stopping, patience_s, "checkpoints", "find the store", lambda: locate(url))
         return cls(Objects(location, stopping, patience_s, create=create))
@@ -83,13 +79,13 @@ class CheckpointStore:
         files = upload.send(sorted(folder.iterdir()))
         if not files:
             raise CheckpointError(f"{folder} is empty: there is nothing to save of state partition {number}")
-        if time.monotonic() - began_s > self._grace_s:
-            limit = f"longer than {self._grace_s / 3600:g} hours: its first objects may be removed by now"
+        if time.monotonic() - began_s > GRACE_S:
+            limit = f"longer than {GRACE_S / 3600:g} hours: its first objects may be removed by now"
             raise CheckpointError(f"{self.shown}: saving state partition {number} took {limit}")
         self._table_digests[number] = upload.table_digests
         manifest = Manifest(f"{generation.name_prefix(about)}{save}.json", about, files)
         self._objects.put(f"{_part(number)}/manifests/{manifest.name}", generation.encode(manifest))
-        return SavedGeneration(manifest, upload.sent_bytes, upload.sent_objects)
+        return SavedGeneration(manifest, upload.sent_bytes)
 
     def partitions(self) -> list[int]:
         names = (name for name in self._objects.folders() if name[:1] == "p" and name[1:].isdecimal())
@@ -158,8 +154,7 @@ class CheckpointStore:
         If a manifest is unreadable, as one of a later version is, its references are unknown: no object is removed."""
         if keep < 1:
             raise UsageError(f"generations of checkpoints to keep: {keep}: give 1 or more")
-        part = _part(number)
-        objects = self._objects.listing(f"{part}/objects")
+        objects = self._objects.listing(f"{_part(number)}/objects")
         manifests, broken = self._live_manifests(number)
         complete = [manifest for manifest in manifests if not lacking(manifest, objects)]
         oldest = complete[keep - 1].name if len(complete) >= keep else ""
@@ -187,7 +182,7 @@ class CheckpointStore:
         live, live_broken = self._manifests(number, "manifests", [*manifests])
         retired = self._objects.listing(f"{part}/retired")
         times_ns = (one.changed_ns for one in (*objects.values(), *manifests.values(), *retired.values()))
-        before_ns = max(times_ns, default=0) - int(self._grace_s * 1e9)
+        before_ns = max(times_ns, default=0) - int(GRACE_S * 1e9)
         recent_names = {name for name, one in retired.items() if one.changed_ns >= before_ns}
         recent, recent_broken = self._manifests(number, "retired", recent_names)
         used_names = {one.name for one in (*live, *recent)}

@@ -295,7 +295,8 @@ def test_the_port_is_free_once_it_is_closed() -> None:
         pytest.raises(UsageError, match=f"cannot serve metrics at {HOST}:{probes.port}: .*give another"),
     ):
         Probes(HOST, probes.port, CollectorRegistry(), str)
-    Probes(HOST, probes.port, CollectorRegistry(), str).close()
+    with Probes(HOST, probes.port, CollectorRegistry(), str):
+        pass
 
 
 def test_a_socket_that_is_listened_at_already_is_served() -> None:

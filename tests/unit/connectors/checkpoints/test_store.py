@@ -174,7 +174,7 @@ class Interrupted(Objects):
     """Before its n-th write, something else is done."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(locate(url), threading.Event())
+        super().__init__(locate(url), threading.Event(), 0, create=False)
         self.meanwhile = dict[int, Callable[[], object]]()
         self._written = 0
         self._one = threading.Lock()
@@ -373,5 +373,5 @@ class StoreLocation(NamedTuple):
 
 
 def test_folder_removed_during_a_listing_is_empty() -> None:
-    objects = Objects(StoreLocation(VanishingFolder()), threading.Event())  # type: ignore[arg-type]
+    objects = Objects(StoreLocation(VanishingFolder()), threading.Event(), 0, create=False)  # type: ignore[arg-type]
     assert (objects.listing("p000/objects"), objects.folders()) == ({}, [])
