@@ -15,17 +15,9 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from recallflow.connectors.kafka import messages
 from recallflow.connectors.kafka.admin import topic_configs
-from recallflow.connectors.kafka.messages import (
-    RECORD_OVERHEAD_BYTES,
-    REPLAYED_HEADER,
-    Headers,
-    Identity,
-    Letter,
-    Outgoing,
-    headers_bytes,
-    time_ms,
-)
+from recallflow.connectors.kafka.messages import REPLAYED_HEADER, Headers, Identity, Letter, Outgoing
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import MembershipLost, RecallflowError, SinkError
 from recallflow.kafka_options import KafkaOptions, log_outage
@@ -162,9 +154,7 @@ class DeadLetterReplay(Sender):
         self._topic = topic
         self._transact(lambda: self._producer.init_transactions(RESEND_S))
 
-    def send_again(
-        self, letters: Sequence[Letter], credentials: Headers = (), authorised_topics: Collection[str] = ()
-    ) -> int:
+    def send_again(self, letters: Sequence[Letter], credentials: Headers, authorised_topics: Collection[str]) -> int:
         """Send records to their source topics again, with their bytes, keys, headers and times. Return their number.
         Dead letters hold no credentials, so records for `authorised_topics`, which check them, get `credentials`."""
         for begin in range(0, len(letters), REPLAYED_AT_ONCE):
@@ -196,9 +186,7 @@ class DeadLetterReplay(Sender):
 class Publisher:
     """Sender of ordered records. `reached(n)` is called once the first n records are acknowledged."""
 
-    def __init__(
-        self, options: KafkaOptions, topic: str, reached: Callable[[int], None], credentials: Headers = ()
-    ) -> None:
+    def __init__(self, options: KafkaOptions, topic: str, reached: Callable[[int], None], credentials: Headers) -> None:
         """`credentials`: headers of each record. Raise SourceError if Kafka cannot be reached or refuses."""
         with TopicReader(options) as reader:
             reader.partitions([topic])
@@ -206,7 +194,7 @@ class Publisher:
         remedy, linger = "run the same command again", {"linger.ms": LINGER_MS}
         self._sender = Sender(options, {topic: self.most_bytes}, remedy=remedy, producer_options=linger)
         self._topic, self._credentials = topic, credentials
-        self._overhead_bytes = RECORD_OVERHEAD_BYTES + headers_bytes(credentials)
+        self._overhead_bytes = messages.RECORD_OVERHEAD_BYTES + messages.headers_bytes(credentials)
         self._reached = reached
         self._next_number = 0
         self._acknowledged: set[int] = set()  # acknowledged records after the first unacknowledged one
@@ -271,8 +259,7 @@ class EarlierOutputs:
         """Return whether an output was sent already. Only the first call for it returns True."""
         if not self._by_partition:
             return False
-        partition = int(identity[0].rsplit(b":", 2)[1])
-        found = self._by_partition.get(partition)
+        found = self._by_partition.get(int(identity[0].rsplit(b":", 2)[1]))
         if not found or identity not in found:
             return False
         found.remove(identity)
@@ -304,17 +291,17 @@ class DeliverySink:
     earlier_outputs: EarlierOutputs
     commit_barriers: Callable[[list[OutputBarrier]], None]  # called on the dataflow's thread
     closing: CloseErrors = field(default_factory=CloseErrors)
-    # Barriers that are not committed, each with its sequence number in the sender.
-    _pending: list[tuple[OutputBarrier, int]] = field(default_factory=list, init=False)
+    # Barriers that are not committed, by their sequence numbers in the sender.
+    _pending: dict[int, OutputBarrier] = field(default_factory=dict, init=False)
 
     def write_batch(self, items: list[ToSend | OutputBarrier]) -> None:
         for item in items:
             if isinstance(item, OutputBarrier):
                 self.earlier_outputs.note_barrier(item)
-                self._pending.append((item, self.sender.next_barrier()))
+                self._pending[self.sender.next_barrier()] = item
             elif not self.earlier_outputs.claim(item.outgoing.identity):
                 self.sender.deliver(item)
-        if any(barrier.last for barrier, _ in self._pending):
+        if any(barrier.last for barrier in self._pending.values()):
             self.sender.flush_outputs()  # a partition is handed over, so nothing of it may be in flight
         self.settle()
 
@@ -322,18 +309,12 @@ class DeliverySink:
         """Serve delivery reports, and commit the barriers that are synced and delivered. The dataflow's thread calls it
         between batches, because the next output may come much later. Raise as `poll_outputs`."""
         self.sender.poll_outputs()
-        if not self._pending:
-            return
-        first_unacknowledged = self.sender.first_unacknowledged_barrier()
-        passed, pending = list[OutputBarrier](), list[tuple[OutputBarrier, int]]()
-        for barrier, sequence in self._pending:
+        first_unacknowledged, passed = self.sender.first_unacknowledged_barrier(), list[int]()
+        for sequence, barrier in self._pending.items():
             if sequence < first_unacknowledged and barrier.is_synced():
-                passed.append(barrier)
-            else:
-                pending.append((barrier, sequence))
+                passed.append(sequence)
         if passed:
-            self._pending = pending
-            self.commit_barriers(passed)
+            self.commit_barriers([self._pending.pop(sequence) for sequence in passed])
 
     def close(self) -> None:
         self.closing(self.sender.flush_outputs)
@@ -386,7 +367,7 @@ class OutputSender(Sender):
             if not self._unacknowledged[barrier]:
                 del self._unacknowledged[barrier]
             if outgoing.delivered is not None:
-                outgoing.delivered(time_ms(message))
+                outgoing.delivered(messages.time_ms(message))
 
         self._unacknowledged[barrier] += 1
         self.send(

@@ -180,7 +180,7 @@ def publisher(reached: list[int], monkeypatch: pytest.MonkeyPatch) -> Publisher:
     kafka = FakeKafka(**{TOPIC: 1})
     monkeypatch.setattr(sender, "TopicReader", partial(TopicReader, new_consumer=kafka.consumer))
     monkeypatch.setattr(sender, "topic_configs", lambda _, topics: {topic: TopicConfig(MOST_BYTES) for topic in topics})
-    return Publisher(KafkaOptions("nowhere:1"), TOPIC, reached.append)
+    return Publisher(KafkaOptions("nowhere:1"), TOPIC, reached.append, ())
 
 
 def test_progress_waits_for_the_first_record_that_is_open(
