@@ -131,9 +131,7 @@ def _remaining(backlog: _Backlog) -> int:
 class OutageMonitor:
     """Observer of the brokers on a thread. It sets the targets of `catch_up`, also after an outage."""
 
-    def __init__(
-        self, options: KafkaOptions, topic: str, catch_up: CatchUp, has_begun: Callable[[], bool] = lambda: True
-    ) -> None:
+    def __init__(self, options: KafkaOptions, topic: str, catch_up: CatchUp, has_begun: Callable[[], bool]) -> None:
         """Return once the topic's end offsets are known. `has_begun`: whether reading has begun. Raise SourceError."""
         self.connected = True
         self._topic = topic
@@ -323,8 +321,7 @@ def polling(watcher: TopicWatcher, ends: EndOffsetPoller) -> AbstractContextMana
 class EndOffsetReader:
     """Reader of the end offsets of a topic's partitions, on a connection of its own.
 
-    The request of a consumer that fetches records waits behind the fetch for up to half a second. This one takes half a
-    millisecond; an admin client takes a third longer, because it answers on other threads."""
+    The request of a consumer that fetches records waits behind the fetch for up to half a second."""
 
     def __init__(self, options: KafkaOptions, topic: str) -> None:
         self._topic, self._reader = topic, TopicReader(options, give_up_s=READ_ENDS_TIMEOUT_S)

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -138,11 +139,8 @@ def await_removals(
     its session ends. Until then it accepts no commits, so after a join all members would stop sending."""
     with TopicReader(options, {"group.id": name}) as reader:
         (numbers,) = reader.partitions([query_topic]).values()
-
-        def read() -> Iterable[Holder]:
-            return reader.ask(lambda: holders(reader, query_topic, numbers)).values()  # type: ignore[no-any-return]
-
-        await_active(read, me, lease, stopping)
+        read = partial(holders, reader, query_topic, numbers)
+        await_active(lambda: reader.ask(read).values(), me, lease, stopping)
 
 
 def await_active(read: Callable[[], Iterable[Holder]], me: Holder, lease: Lease, stopping: threading.Event) -> None:

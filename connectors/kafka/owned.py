@@ -213,11 +213,11 @@ class OwnedSource:
         """Return queries first, then as many memory events as the scheduler allows."""
         scheduler, owned = self._scheduler, self._owned
         limit = scheduler.queries_allowed()
-        queries = [record for number, one in owned.items() for record in self._take(number, one.queries, limit)]
+        queries = [record for one in owned.values() for record in self._take(one, one.queries, limit)]
         scheduler.add_queries(len(queries))
         memories: list[Record] = []
         if allowed := scheduler.memories_allowed():
-            memories = [record for number, one in owned.items() for record in self._memories(number, one, allowed)]
+            memories = [record for one in owned.values() for record in self._memories(one, allowed)]
             if not memories:  # standby partitions are read only if owned partitions have no records
                 memories = [record for lane in self._standbys.values() for record in records_of(lane, allowed)]
             scheduler.add_memories(len(memories))
@@ -226,15 +226,14 @@ class OwnedSource:
                 self.counters.count_emitted(records[0].position.topic, len(records))
         return [*queries, *memories]
 
-    def _take(self, number: int, lane: Lane, limit: int) -> list[Record]:
+    def _take(self, owned: _Owned, lane: Lane, limit: int) -> list[Record]:
         records = records_of(lane, limit)
-        if records:
-            self._owned[number].has_news = True
+        owned.has_news |= bool(records)
         return records
 
-    def _memories(self, number: int, owned: _Owned, limit: int) -> list[Record]:
+    def _memories(self, owned: _Owned, limit: int) -> list[Record]:
         lane = owned.memory
-        if records := self._take(number, lane, self._scheduler.allowed_of(lane, limit)):
+        if records := self._take(owned, lane, self._scheduler.allowed_of(lane, limit)):
             self.catch_up.count_emitted(lane.source, [record.position.offset for record in records], lane.next_offset)
         elif self.catch_up.is_behind and not lane.queue:
             self.catch_up.skip_to(lane.source, lane.reached)
@@ -281,7 +280,6 @@ class OwnedSource:
             del self._owned[partition]
 
     def _due_barriers(self) -> Iterator[Signal]:
-        """Yield a barrier for each partition whose sync is due."""
         now_s = self._clock_s()
         for partition, owned in self._owned.items():
             if (partition, owned.barriers - 1) in self._barriers:

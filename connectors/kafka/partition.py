@@ -12,7 +12,6 @@ Queries are delivered in round robin over their tenants, so one tenant's backlog
 one tenant stay in the order of the log; the record's key contains the tenant. Offsets of records that are delivered
 ahead of the log order are kept until the records before them are delivered, at most AHEAD_MAX."""
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -296,7 +295,7 @@ class WriteBarriers:
     """Barriers at which queries of one partition wait for earlier memory records. The reader thread calls `add`, the
     dataflow thread the rest."""
 
-    def __init__(self, memory: "Lane", clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, memory: Lane, clock_s: Callable[[], float]) -> None:
         self._memory, self._clock_s = memory, clock_s
         self._barriers: dict[int, _Barrier] = {}
         memory.last_of_key = {}

@@ -1,7 +1,7 @@
 """One user's records in topics, their retention by Kafka, and the outcome of an erasure request."""
 
 import json
-import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -19,7 +19,6 @@ from recallflow.owner import Owner
 from recallflow.process import TimeLimit
 from recallflow.records import Position
 
-COMPACT, DELETE = "compact", "delete"
 TOMBSTONE_BYTES = 16 * 1024  # smallest record limit of a topic
 FLUSH_S = 60.0
 NO_LIMIT = -1
@@ -36,11 +35,11 @@ class Retention(NamedTuple):
 
     @property
     def compacts(self) -> bool:
-        return COMPACT in self.policies
+        return "compact" in self.policies
 
     @property
     def deletes(self) -> bool:
-        return DELETE in self.policies
+        return "delete" in self.policies
 
     @property
     def longest_ms(self) -> int | None:
@@ -154,9 +153,8 @@ class OutcomeReader:
 
     def outcome_of(self, position: Position, time_limit: TimeLimit) -> Outcome | None:
         """Return the outcome of the record at a position; None if it does not come in time."""
-        between_searches = threading.Event()
         while (found := self._search(position)) is None and not time_limit.poll_expired():
-            between_searches.wait(SEARCH_INTERVAL_S)
+            time.sleep(SEARCH_INTERVAL_S)
         return found
 
     def _search(self, position: Position) -> Outcome | None:

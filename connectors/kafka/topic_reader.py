@@ -66,10 +66,8 @@ class TopicReader(AbstractContextManager["TopicReader"]):
     def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
         found = self.existing(topics)
         if missing := [topic for topic in topics if topic not in found]:
-            raise SourceError(
-                f"no topic {' and no topic '.join(missing)}: correct its name, or create it (recallflow "
-                "topics create, with the same options for topics)"
-            )
+            remedy = "correct its name, or create it (recallflow topics create, with the same options for topics)"
+            raise SourceError(f"no topic {' and no topic '.join(missing)}: {remedy}")
         return found
 
     def existing(self, topics: Sequence[str]) -> dict[str, list[int]]:
@@ -271,10 +269,8 @@ def letters_to_replay(options: KafkaOptions, topic: str) -> list[Letter]:
     with TopicReader(options) as reader:
         for (_, number), (low, high) in spans.items():
             if (stable := reader.span(topic, number)[1]) < high:
-                problem = f"a transaction is open since offset {stable}"
-                raise SourceError(
-                    f"{topic}:{number}: {problem}; retry after its end, which comes 30 s after a crash of dlq replay"
-                )
+                remedy = "retry after its end, which comes 30 s after a crash of dlq replay"
+                raise SourceError(f"{topic}:{number}: a transaction is open since offset {stable}; {remedy}")
             for message in reader.read_to_end(topic, number, low) if low < high else ():
                 if (letter := Letter.of(message)) is not None:
                     letters.append(letter)

@@ -10,20 +10,8 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import Consumer, KafkaError
 
-from recallflow.connectors.kafka.input_scheduler import (
-    BATCH_MAX,
-    FIRST_QUERIES_MAX,
-    IN_FLIGHT_MAX,
-    MEMORIES_BUDGET_S,
-    PAUSE_RECORDS,
-    QUERIES_BUDGET_S,
-    READ_AHEAD,
-    READ_AHEAD_BYTES,
-    READ_BATCH,
-    STARVED_S,
-    InputScheduler,
-    LaneReader,
-)
+from recallflow.connectors.kafka import input_scheduler as limits
+from recallflow.connectors.kafka.input_scheduler import InputScheduler, LaneReader
 from recallflow.connectors.kafka.partition import Lane
 from recallflow.errors import RegistryUnavailable, SourceError
 from recallflow.kafka_options import KafkaOptions
@@ -60,7 +48,7 @@ def make_scheduler() -> Iterator[MakeScheduler]:
     def make(wake: Any = None, failure: Any = lambda: None, in_flight: Any = lambda: 0, **more: Any) -> InputScheduler:
         wake, consumer = wake or threading.Event(), more.pop("new_consumer", Consumer)
         queries, memories = (LaneReader(name, NOWHERE, wake, consumer) for name in ("queries", "memories"))
-        made.append(InputScheduler(queries, memories, wake, in_flight, lambda: BATCH_MAX, failure, **more))
+        made.append(InputScheduler(queries, memories, wake, in_flight, lambda: limits.BATCH_MAX, failure, **more))
         return made[-1]
 
     yield make
@@ -91,14 +79,14 @@ def test_empty_queue_alone_gives_a_short_rest(make_scheduler: MakeScheduler, que
 
 def test_blocked_partition_is_paused(make_scheduler: MakeScheduler) -> None:
     """While a call fills the room in flight, polling again and again would use a whole processor."""
-    wake, in_flight = Told(), [IN_FLIGHT_MAX]
+    wake, in_flight = Told(), [limits.IN_FLIGHT_MAX]
     scheduler = make_scheduler(wake, in_flight=lambda: in_flight[0])
     add(scheduler.memories, "enrichment.requests").queue.append("a record")
     scheduler.begin()
     assert scheduler.memories_allowed() == 0
     scheduler.wait()
     assert wake.waits == [False]
-    in_flight[0] = IN_FLIGHT_MAX - 1
+    in_flight[0] = limits.IN_FLIGHT_MAX - 1
     assert scheduler.memories_allowed() == 1
     scheduler.wait()
     assert wake.waits == [False]
@@ -121,7 +109,7 @@ def waiting(scheduler: InputScheduler, queries: int, memories: int) -> None:
 def learn(scheduler: InputScheduler) -> None:
     """Shows the scheduler that an event costs next to nothing: it then gives BATCH_MAX at a time."""
     scheduler.begin()
-    scheduler.add_memories(BATCH_MAX)
+    scheduler.add_memories(limits.BATCH_MAX)
     scheduler.begin()
 
 
@@ -135,20 +123,20 @@ def test_memories_wait_for_queries_but_not_for_long(make_scheduler: MakeSchedule
     learn(scheduler)
     waiting(scheduler, queries=1, memories=5)
     assert scheduler.memories_allowed() == 0
-    clock.now_s += STARVED_S * 0.9
+    clock.now_s += limits.STARVED_S * 0.9
     assert scheduler.memories_allowed() == 0
-    clock.now_s += STARVED_S * 0.2
+    clock.now_s += limits.STARVED_S * 0.2
     assert scheduler.memories_allowed() > 0  # however many queries come
     scheduler.add_memories(5)
     assert scheduler.memories_allowed() == 0
 
 
 def test_no_more_is_in_flight_than_the_bound(make_scheduler: MakeScheduler, clock: Clock) -> None:
-    in_flight = [0]
+    in_flight, most = [0], limits.IN_FLIGHT_MAX
     scheduler = make_scheduler(in_flight=lambda: in_flight[0], clock_s=clock)
     learn(scheduler)
     waiting(scheduler, queries=0, memories=5)
-    for taken, allowed in ((0, BATCH_MAX), (IN_FLIGHT_MAX - 3, 3), (IN_FLIGHT_MAX, 0), (IN_FLIGHT_MAX + 9, 0)):
+    for taken, allowed in ((0, limits.BATCH_MAX), (most - 3, 3), (most, 0), (most + 9, 0)):
         in_flight[0] = taken
         assert scheduler.memories_allowed() == allowed
 
@@ -157,7 +145,7 @@ def test_batch_fits_the_budget_shared_by_partitions(make_scheduler: MakeSchedule
     scheduler = make_scheduler(clock_s=clock)
     scheduler.begin()
     scheduler.add_memories(10)
-    clock.now_s += 10 * MEMORIES_BUDGET_S / 8  # an event costs an eighth of the budget
+    clock.now_s += 10 * limits.MEMORIES_BUDGET_S / 8  # an event costs an eighth of the budget
     scheduler.begin()
     waiting(scheduler, queries=0, memories=5)
     assert scheduler.memories_allowed() == 8
@@ -174,15 +162,15 @@ def test_queries_that_take_long_are_given_few_at_a_time(make_scheduler: MakeSche
     scheduler.begin()
     first = scheduler.queries_allowed()
     scheduler.add_queries(first)
-    clock.now_s += first * QUERIES_BUDGET_S / 5.5
+    clock.now_s += first * limits.QUERIES_BUDGET_S / 5.5
     scheduler.begin()
-    assert (first, scheduler.queries_allowed()) == (FIRST_QUERIES_MAX, 5)
+    assert (first, scheduler.queries_allowed()) == (limits.FIRST_QUERIES_MAX, 5)
     add(scheduler.queries, "query.events", 1).queue.append("a record")
     assert scheduler.queries_allowed() == 3
     allowed = [scheduler.queries_allowed()]
     for _ in range(40):
         scheduler.add_queries(6)
-        clock.now_s += 6 * QUERIES_BUDGET_S / 100.5  # and more where they take less
+        clock.now_s += 6 * limits.QUERIES_BUDGET_S / 100.5  # and more where they take less
         scheduler.begin()
         allowed.append(scheduler.queries_allowed())
     # … but not at once: of as many cheap ones as fit, the next might be as many that are not
@@ -202,29 +190,29 @@ def read_until_full(of: LaneReader) -> None:
 
 def test_a_reader_reads_ahead_so_far_and_no_further() -> None:
     kafka = FakeKafka(events=1)
-    for _ in range(3 * READ_AHEAD):
+    for _ in range(3 * limits.READ_AHEAD):
         kafka.append("events", 0, b"")
     one = reader(kafka)
-    lane = add(one, "events", end=3 * READ_AHEAD)
+    lane = add(one, "events", end=3 * limits.READ_AHEAD)
     read_until_full(one)
-    assert READ_AHEAD <= len(lane.queue) <= READ_AHEAD + READ_BATCH
-    assert one.lag() == {("events", 0): 3 * READ_AHEAD}
+    assert limits.READ_AHEAD <= len(lane.queue) <= limits.READ_AHEAD + limits.READ_BATCH
+    assert one.lag() == {("events", 0): 3 * limits.READ_AHEAD}
     lane.queue.clear()
     read_until_full(one)
-    assert len(lane.queue) >= READ_AHEAD
-    assert lane.queue[0].offset() == 3 * READ_AHEAD - one.lag()["events", 0]
+    assert len(lane.queue) >= limits.READ_AHEAD
+    assert lane.queue[0].offset() == 3 * limits.READ_AHEAD - one.lag()["events", 0]
     one.stop()
 
 
 def test_reader_reads_past_other_partitions_to_awaited_records() -> None:
     kafka = FakeKafka(events=2)
-    for _ in range(3 * READ_AHEAD):
+    for _ in range(3 * limits.READ_AHEAD):
         kafka.append("events", 0, b"")
     kafka.append("events", 1, b"")
     one = reader(kafka)
     backlog, awaited = add(one, "events", 0), add(one, "events", 1)
     read_until_full(one)
-    assert (len(awaited.queue), len(backlog.queue) < 2 * READ_AHEAD) == (0, True)
+    assert (len(awaited.queue), len(backlog.queue) < 2 * limits.READ_AHEAD) == (0, True)
     awaited.waiting_queries.add(7)
     read_until_full(one)
     assert len(awaited.queue) == 1
@@ -233,24 +221,24 @@ def test_reader_reads_past_other_partitions_to_awaited_records() -> None:
 
 def test_partition_removed_at_its_limit_is_read_after_its_return() -> None:
     kafka = FakeKafka(events=1)
-    for _ in range(4 * PAUSE_RECORDS):
+    for _ in range(4 * limits.PAUSE_RECORDS):
         kafka.append("events", 0, b"")
     one = reader(kafka)
-    limited = Lane("events", 0, 0, 4 * PAUSE_RECORDS, stop_offset=1)
+    limited = Lane("events", 0, 0, 4 * limits.PAUSE_RECORDS, stop_offset=1)
     one.add(limited)
     read_until_full(one)
     assert limited.paused
     one.remove(limited)
-    again = Lane("events", 0, 0, 4 * PAUSE_RECORDS)
+    again = Lane("events", 0, 0, 4 * limits.PAUSE_RECORDS)
     one.add(again)
     read_until_full(one)
-    assert len(again.queue) >= READ_AHEAD
+    assert len(again.queue) >= limits.READ_AHEAD
     one.stop()
 
 
 @pytest.mark.parametrize("partitions", [1, 4])
 def test_fewer_large_records_are_read_ahead(partitions: int) -> None:
-    large = b"x" * (READ_AHEAD_BYTES // 50)
+    large = b"x" * (limits.READ_AHEAD_BYTES // 50)
     kafka = FakeKafka(events=partitions)
     for number in range(200):
         kafka.append("events", number % partitions, large, b"key", append_ms=1_000)
@@ -258,12 +246,12 @@ def test_fewer_large_records_are_read_ahead(partitions: int) -> None:
     kafka.consumers[0].most = 5  # librdkafka has its own bound of what it holds
     lanes = [add(one, "events", number, 200) for number in range(partitions)]
     read_until_full(one)
-    assert READ_AHEAD_BYTES <= sum(lane.queued_bytes() for lane in lanes) <= READ_AHEAD_BYTES * 2
+    assert limits.READ_AHEAD_BYTES <= sum(lane.queued_bytes() for lane in lanes) <= limits.READ_AHEAD_BYTES * 2
     for lane in lanes:
         lane.queue.clear()
         lane.delivered_bytes = lane.read_bytes
     read_until_full(one)
-    assert sum(lane.queued_bytes() for lane in lanes) >= READ_AHEAD_BYTES
+    assert sum(lane.queued_bytes() for lane in lanes) >= limits.READ_AHEAD_BYTES
     one.stop()
 
 
