@@ -37,13 +37,7 @@ import numpy.typing as npt
 from recallflow.embedder import TextVectors
 from recallflow.language.analysis import DateMention
 from recallflow.operators.recall import people, words
-from recallflow.operators.recall.partial_columns import (
-    AnyColumn,
-    EpisodeColumn,
-    NeighbourColumn,
-    SparseColumn,
-    add_weighted,
-)
+from recallflow.operators.recall.partial_columns import AnyColumn, EpisodeColumn, NeighbourColumn, SparseColumn
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.ranking_input import DAY_MS
 from recallflow.operators.recall.weights import Weights
@@ -101,7 +95,10 @@ class Columns:
         count, known = self.partial_sum or (0, np.zeros(len(next(iter(self.values.values())))))
         total: Column = known.copy()
         for name, column in islice(self.values.items(), count, None):
-            add_weighted(total, column, self.weights[name])
+            if isinstance(column, np.ndarray):
+                total += self.weights[name] * column
+            else:
+                column.add_to(total, self.weights[name])
         return total
 
     def weighted_values(self, name: str, positions: Positions) -> Iterator[tuple[float, float]]:

@@ -102,11 +102,3 @@ class NeighbourColumn:
 
 
 AnyColumn = Column | SparseColumn | EpisodeColumn | NeighbourColumn
-
-
-def add_weighted(total: Column, column: AnyColumn, weight: float | Column) -> None:
-    """Add a weighted column to (n,) sums."""
-    if isinstance(column, np.ndarray):
-        total += weight * column
-    else:
-        column.add_to(total, weight)

@@ -30,7 +30,6 @@ from recallflow.responses import WARNINGS
 from recallflow.state.index import OwnerIndex, cached_per_index
 from recallflow.state.rows import language_in
 
-NOTHING_RELEVANT = "nothing_relevant"
 RARE_LANGUAGE = 50  # a language of fewer than 1 in this many memories is noise, such as quotations
 T = TypeVar("T")
 
@@ -276,8 +275,8 @@ def merged(own: ComposedAnswer, others: Sequence[ComposedAnswer]) -> ComposedAns
     memories = [*best, *(memory for memory in own.memories if memory.id in own.added and memory.id not in best_ids)]
     probabilities = [answer.answerable for answer in (own, *others) if answer.answerable is not None]
     codes = {warning.code for warning in own.warnings}
-    if any(NOTHING_RELEVANT not in (warning.code for warning in found.warnings) for found in others):
-        codes.discard(NOTHING_RELEVANT)
+    if any("nothing_relevant" not in (warning.code for warning in found.warnings) for found in others):
+        codes.discard("nothing_relevant")
     warnings = [warning for warning in own.warnings if warning.code in codes]
     for warning in chain.from_iterable(found.warnings for found in others):
         if WARNINGS[warning.code].degrades and warning.code not in codes:

@@ -228,7 +228,7 @@ def _apply_updates(run: QueryRun, inputs: RankingInput, ranking: Ranking) -> tup
     order = updates.reordered(ranks, probability, len(ranked), about_past=question.has("past"))
     if ranking.first_ranks is None:  # without a reranker, whose order does not follow the scores
         gains = updates.score_gains(ranking.scores, order)
-        ranking = replace(ranking, scores=ranking.scores + gains, boosts=ranking.boosts | {updates.BOOST: gains})
+        ranking = replace(ranking, scores=ranking.scores + gains, boosts=ranking.boosts | {"update": gains})
         ranking.tiebreak_applied = False  # the scores now define the order
     return ranking.only(np.array(order)), replacements
 

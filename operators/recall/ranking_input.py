@@ -23,8 +23,6 @@ from recallflow.state.index import OwnerIndex
 from recallflow.state.usage import OwnerUsage
 
 DECAYED_K = 20
-PROXIMITY, MENTIONS = "proximity", "mentions"  # factors that require the graph
-RELATIONSHIP = "relationship"
 _NOTHING_SET = RecallSettings()
 DAY_MS = 86_400_000
 NO_SEQS: Ints = np.zeros(0, np.int64)
@@ -49,12 +47,12 @@ class Tuning:
     @property
     def wants_neighbours(self) -> bool:
         """Return whether edges between memories affect the ranking."""
-        return self.mode in WEIGHTS and self.mode != "episode" and self.boosts.get(RELATIONSHIP, 1.0) > 0
+        return self.mode in WEIGHTS and self.mode != "episode" and self.boosts.get("relationship", 1.0) > 0
 
     @property
     def wants_proximity(self) -> bool:
         """Return whether the ranking uses proximity to entities."""
-        return self.weights.get(PROXIMITY, 0.0) > 0 or self.weights.get(MENTIONS, 0.0) > 0
+        return self.weights.get("proximity", 0.0) > 0 or self.weights.get("mentions", 0.0) > 0
 
 
 def query_warnings(query: Recall) -> list[Warn]:
@@ -93,8 +91,8 @@ def ranking_parameters(query: Recall, mode: Mode, tenant: RecallSettings) -> Tun
     weight only if the query requests entities or sets that weight."""
     k = DECAYED_K if mode == "decayed" and "k" not in query.model_fields_set else min(max(query.k, K_MIN), K_MAX)
     weights, decay = _overridden(WEIGHTS, query, mode, tenant), query.decay
-    if mode == "hybrid" and not query.entity_urns and PROXIMITY not in (query.weights or {}):
-        weights.pop(PROXIMITY, None)
+    if mode == "hybrid" and not query.entity_urns and "proximity" not in (query.weights or {}):
+        weights.pop("proximity", None)
     if tenant.decay.model_fields_set:
         fields = [name for name in Decay.model_fields if name in decay.model_fields_set]
         decay = tenant.decay.model_copy(update={name: getattr(decay, name) for name in fields})

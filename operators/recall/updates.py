@@ -37,7 +37,6 @@ COUNTED: Sequence[Cue] = ("change", "ended", "corrected", "restored", "added", "
 # the other modes define the role of time themselves
 MODES: frozenset[Mode] = frozenset({"hybrid", "relevance", "balanced"})
 UPDATED = 0.5  # minimum probability: more likely than not
-BOOST = "update"
 
 
 def _bits(*cues: Cue) -> int:
