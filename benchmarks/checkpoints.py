@@ -43,7 +43,6 @@ server.start()
 print(server.get_host_and_port()[1], flush=True)
 sys.stdin.read()
 """
-CACHE_BYTES = 64 * 1024 * 1024
 
 
 def fill(state_dir: Path, first: int, count: int) -> None:
@@ -70,7 +69,7 @@ def fill(state_dir: Path, first: int, count: int) -> None:
 
 
 def checkpoint(state_dir: Path, folder: Path) -> None:
-    with StateDirectory.existing(state_dir, CACHE_BYTES) as directory:
+    with StateDirectory.existing(state_dir) as directory:
         directory.partition(0).checkpoint(folder)
 
 

@@ -44,7 +44,7 @@ def write(lines: list[bytes], settings: Settings) -> dict[str, Any]:
         state_dir = Path(folder) / "state"
         rate = ingest(lines, settings, state_dir=state_dir).per_s
         disk = sum(file.stat().st_size for file in state_dir.rglob("*") if file.suffix in (".sst", ".log"))
-        with StateDirectory.existing(state_dir, settings.cache_bytes) as directory:
+        with StateDirectory.existing(state_dir) as directory:
             for key, value in chain.from_iterable(one.scan(keys.OWNERS) for one in directory.partitions()):
                 table = keys.split(key)[1]
                 records[table] += 1

@@ -22,7 +22,6 @@ from recallflow.owner import Owner, state_partition
 from recallflow.process import TimeLimit
 from recallflow.records import Position
 from recallflow.state import keys
-from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.description import Fingerprint, describe
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import SEALED, AtRest, Keyring
@@ -43,13 +42,13 @@ def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> 
     settings = _settings_of(config.engine, describe(path).fingerprint)
     lines = [event.model_dump_json(exclude_none=True).encode() for event in events]
     at_rest = open_at_rest(config.encryption)
-    with StateDirectory.existing(path, CACHE_BYTES, at_rest) as directory:
+    with StateDirectory.existing(path, at_rest) as directory:
         had_data = any(is_known(directory, event) for event in events)
     processed, unpurged = process(lines, settings, path, models=config.models, at_rest=at_rest), ""
     if processed.rejected:
         raise RecallflowError(processed.rejected[0]["error"]["message"])
     try:
-        with StateDirectory.existing(path, CACHE_BYTES, at_rest) as directory:
+        with StateDirectory.existing(path, at_rest) as directory:
             directory.finish_cleaning()
     except StorageError as error:
         unpurged = str(error)
@@ -76,7 +75,7 @@ def _settings_of(settings: Settings, stored: Fingerprint) -> Settings:
 def export_before(
     config: Config, path: Path, tenant_id: str, user_id: str, environments: Sequence[str]
 ) -> Iterator[Fields]:
-    with StateDirectory.existing(path, CACHE_BYTES, open_at_rest(config.encryption)) as directory:
+    with StateDirectory.existing(path, open_at_rest(config.encryption)) as directory:
         yield from export(directory, tenant_id, user_id, environments)
 
 
@@ -182,7 +181,7 @@ def _pieces_of_empty_directory(pieces: Pieces) -> set[int]:
     findings = Findings()
     with tempfile.TemporaryDirectory(prefix="recallflow-") as folder:
         fingerprint = Settings(partitions=1).fingerprint(Settings().load_embedder())
-        with StateDirectory.open(Path(folder), fingerprint, CACHE_BYTES) as directory:
+        with StateDirectory.open(Path(folder), fingerprint) as directory:
             directory.partitions()
         search_folder(Path(folder), pieces, RecordFilter(), findings)
     return {number for found in findings.found.values() for number in found}

@@ -16,7 +16,6 @@ from recallflow.state.files import read_checked, storage_errors, sync_tree, writ
 from recallflow.state.folders import copy_database, numbers_in, partition_folder, read_secret
 from recallflow.state.lock import LOCK, locked
 
-CACHE_BYTES = 1024 * 1024
 CONTENTS = "checkpoint.json"  # numbers of the partitions in a checkpoint: a directory may have only some
 DATABASE_LOCK = "LOCK"  # RocksDB creates it at the first opening of a database or of its checkpoint
 
@@ -27,7 +26,7 @@ def checkpoint(state_dir: Path, target: Path, at_rest: AtRest = UNENCRYPTED) -> 
     1. Lock the directory until the end, and clean its files of erased data.
     2. Write RocksDB checkpoints (hard links on the same disk) and the JSON files into a temporary folder.
     3. Sync and rename that folder, so that a crash leaves no partial target."""
-    with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
+    with StateDirectory.existing(state_dir, at_rest) as directory:
         directory.check_complete()  # a copy would hide that a partition is lost
         if state_dir.resolve() in target.resolve().parents:
             raise StateError(f"{target} is inside {state_dir}, and would be lost with it: give a folder outside")
@@ -64,7 +63,7 @@ def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Non
                 shutil.copy2(source / DESCRIPTION, state_dir / RESTORING)
                 shutil.copytree(source, state_dir, copy_function=_link_or_copy, dirs_exist_ok=True,
                                 ignore=shutil.ignore_patterns(DESCRIPTION, LOCK, CONTENTS))  # fmt: skip
-                with StateDirectory(state_dir, described, at_rest, CACHE_BYTES, lock_wait_s=0) as directory:
+                with StateDirectory(state_dir, described, at_rest, lock_wait_s=0) as directory:
                     directory.existing_partitions()
                 restrict_tree(state_dir)  # an older version may have written the checkpoint with other permissions
                 sync_tree(state_dir)

@@ -22,6 +22,7 @@ from recallflow.state.hot_owner import MAX_PACKED, MAX_PACKED_AT_CLOSE, HotOwner
 from recallflow.state.lock import WAIT_S
 from recallflow.state.partition import Counts, Partition
 
+CACHE_BYTES = 1024 * 1024  # of hot owners, for commands that read each owner once
 CLEANING_RETRY_S, CLEANING_RETRY_MAX_S = 0.5, 30.0
 
 _log = logging.getLogger(__name__)
@@ -36,9 +37,8 @@ class StateDirectory(contextlib.AbstractContextManager["StateDirectory"]):
         path: Path,
         described: description.DirectoryDescription,
         at_rest: AtRest,
-        cache_bytes: int,
         lock_wait_s: float,
-        disk: Executor | None = None,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         """Raise MasterKeyError if the master key does not match."""
         self.path = path
@@ -56,7 +56,7 @@ class StateDirectory(contextlib.AbstractContextManager["StateDirectory"]):
         self._partitions: dict[int, Partition] = {}
         self._opening, self._syncing = threading.Lock(), threading.Lock()
         self._hot: dict[int, HotOwners] = {}  # by thread
-        self._disk = disk or ThreadPoolExecutor(fingerprint.partitions, "recallflow-sync")
+        self._disk: Executor = ThreadPoolExecutor(fingerprint.partitions, "recallflow-sync")
         self._latest_syncs: dict[int, Future[None]] = {}  # by partition
         self._cleaner = ThreadPoolExecutor(1, "recallflow-clean")
         self._queued_cleanings = set[Partition]()
@@ -75,12 +75,11 @@ class StateDirectory(contextlib.AbstractContextManager["StateDirectory"]):
         cls,
         path: Path,
         fingerprint: Fingerprint,
-        cache_bytes: int,
+        cache_bytes: int = CACHE_BYTES,
         lock_wait_s: float | None = None,
         at_rest: AtRest = UNENCRYPTED,
-        disk: Executor | None = None,
     ) -> Self:
-        """Open or create a state directory, and lock it. `disk` runs syncs (default: new threads).
+        """Open or create a state directory, and lock it.
 
         Raises:
             StateInUse: another process holds it.
@@ -92,16 +91,16 @@ class StateDirectory(contextlib.AbstractContextManager["StateDirectory"]):
                 description.create_description(path, fingerprint, at_rest)
             stored = description.describe(path)
             description.check_settings(path, stored.fingerprint, fingerprint)
-            directory = cls(path, stored, at_rest, cache_bytes, WAIT_S if lock_wait_s is None else lock_wait_s, disk)
+            directory = cls(path, stored, at_rest, WAIT_S if lock_wait_s is None else lock_wait_s, cache_bytes)
             folders.remove_leftovers(path)
             directory._lock = lock.pop_all()
         return directory
 
     @classmethod
-    def existing(cls, path: Path, cache_bytes: int, at_rest: AtRest = UNENCRYPTED) -> Self:
+    def existing(cls, path: Path, at_rest: AtRest = UNENCRYPTED) -> Self:
         """Open a state directory with the settings of its creation, and lock it."""
         with description.hold(path):
-            directory = cls.open(path, description.describe(path).fingerprint, cache_bytes, at_rest=at_rest)
+            directory = cls.open(path, description.describe(path).fingerprint, at_rest=at_rest)
         directory.creates_missing = False
         return directory
 

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from recallflow.errors import DiskFull, StateError, UsageError
 from recallflow.state import folders
-from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.description import DESCRIPTION, check_same, describe, hold, read_topic_ids, record_move
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import AtRest, StoredSecret
@@ -145,7 +144,7 @@ def _mark_older(paths: Sequence[Path], at_rest: AtRest, decode: DecodeProgress, 
             first = next(iter(directories.values()), None)
             if first is not None:
                 check_same(first.path, first.fingerprint, path, describe(path).fingerprint)
-            directories[path] = stack.enter_context(StateDirectory.existing(path, CACHE_BYTES, at_rest))
+            directories[path] = stack.enter_context(StateDirectory.existing(path, at_rest))
         for number, found in several.items():
             newest, *others = _newest_first([_copy(directories[path], number, decode) for path in found])
             older += [OlderCopy(number, one.path, newest.path) for one in others]
@@ -248,7 +247,7 @@ def _carry_out(plan: list[Move], at_rest: AtRest) -> list[Move]:
             fingerprint = describe(source).fingerprint
             for path in (source, target):
                 if path not in directories:
-                    opened = StateDirectory.open(path, fingerprint, CACHE_BYTES, at_rest=at_rest)
+                    opened = StateDirectory.open(path, fingerprint, at_rest=at_rest)
                     directories[path] = stack.enter_context(opened)
         _check_space(plan)
         for source, target in {(one.source, one.target) for one in plan}:

@@ -15,7 +15,6 @@ from recallflow.errors import DecryptionFailed, StateError
 from recallflow.owner import Owner
 from recallflow.state import graph_codec as codec
 from recallflow.state import keys, rows
-from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.description import check_same
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import AtRest
@@ -152,7 +151,7 @@ def combined_hash(paths: Sequence[Path], at_rest: AtRest) -> CombinedHash:
     with contextlib.ExitStack() as stack:
         holders: dict[int, list[tuple[Path, Partition]]] = defaultdict(list)
         distinct = {path.resolve(): path for path in paths}.values()
-        directories = [stack.enter_context(StateDirectory.existing(path, CACHE_BYTES, at_rest)) for path in distinct]
+        directories = [stack.enter_context(StateDirectory.existing(path, at_rest)) for path in distinct]
         for one in directories:
             check_same(directories[0].path, directories[0].fingerprint, one.path, one.fingerprint)
             for partition in one.existing_partitions():

@@ -14,7 +14,6 @@ import orjson
 from recallflow.errors import DecryptionFailed, DiskFull, MasterKeyError, StateError, StateInUse
 from recallflow.owner import state_partition
 from recallflow.state import graph_check, keys, rows
-from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
 from recallflow.state.files import read_checked
@@ -74,7 +73,7 @@ def verify(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Report:
     """Read and decode every record of every table, and check their consistency. Continue after each problem. Raise
     StateError if nothing can be read: the description is missing, or another process holds the directory."""
     report = Report()
-    with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
+    with StateDirectory.existing(state_dir, at_rest) as directory:
         for number in directory.existing_numbers():
             _verify_partition(directory, number, report)
         found = _directory_problems(directory)  # it opens partitions again, and repeats their problems

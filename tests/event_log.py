@@ -12,7 +12,6 @@ from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
 from recallflow.state.state_hash import state_hash
 
-CACHE_BYTES = 1024 * 1024
 QUERIES = ("recall", "memory.get", "memory.history", "episodes.list", "user.stats")
 CHANGES = ("memory.update", "memory.forget", "memory.feedback", "graph.edges", "graph.archive", "episode.end")
 CREATIONS = ("message", "memory")
@@ -242,7 +241,7 @@ def kind_of(line: bytes) -> str | None:
 
 
 def hash_of(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> str:
-    with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
+    with StateDirectory.existing(state_dir, at_rest) as directory:
         return state_hash(directory)
 
 

@@ -47,7 +47,6 @@ ENRICH = (
 SERVE = ("serve.host", "serve.port", "serve.reply_topic", "serve.reply_partition")
 GATEWAY = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, *ENGINE, *QUERIES, "run.log_format")
 REEMBED = (*MODEL, *ENCRYPTION, "topics.memory", "topics.control", "engine.cache_bytes")
-ONE_PASS_CACHE_BYTES = 1024 * 1024
 _BROKER = "localhost:9092"  # default
 
 
@@ -249,7 +248,7 @@ def open_state(chosen: "Config") -> "StateDirectory":
     """Open the existing state directory of the settings for one pass over its data."""
     from recallflow.state.directory import StateDirectory
 
-    return StateDirectory.existing(chosen.named_state_dir(), ONE_PASS_CACHE_BYTES, at_rest(chosen))
+    return StateDirectory.existing(chosen.named_state_dir(), at_rest(chosen))
 
 
 def decisions(options: argparse.Namespace) -> "ControlHistory":

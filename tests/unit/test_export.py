@@ -25,7 +25,6 @@ from recallflow.state.verify import TABLES
 
 Cli = Callable[..., CompletedProcess[str]]
 
-CACHE_BYTES = 1024 * 1024
 FORGOTTEN = "soon-forgotten"
 STRANGE = 'Jos\u00e9 "the\\quote"\n\u2028 \U0001f375'
 
@@ -77,7 +76,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(
     path: Path, tenant_id: str, user_id: str, *, environments: tuple[str, ...] = (), vectors: bool = False
 ) -> list[dict[str, Any]]:
-    with StateDirectory.existing(path, CACHE_BYTES) as directory:
+    with StateDirectory.existing(path) as directory:
         return [*export(directory, tenant_id, user_id, environments, vectors=vectors)]
 
 
@@ -239,7 +238,7 @@ def exporting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def memories(path: Path) -> list[dict[str, Any]]:
     found = []
-    with StateDirectory.existing(path, CACHE_BYTES) as directory:
+    with StateDirectory.existing(path) as directory:
         for tenant_id, user_id in sorted({owner[:2] for owner in OWNERS}):
             records = [one for one in export(directory, tenant_id, user_id) if one["type"] == "memory"]
             found += [{name: one[name] for name in one.keys() - ANEW} | {"of": (tenant_id, user_id)} for one in records]
@@ -258,8 +257,8 @@ def test_exported_memories_can_be_imported_again(exporting: Path, cli: Cli, tmp_
     assert here == there
     assert not any("not for long" in str(one) for one in here)
     with (
-        StateDirectory.existing(tmp_path / "s", CACHE_BYTES) as again,
-        StateDirectory.existing(exporting, CACHE_BYTES) as d,
+        StateDirectory.existing(tmp_path / "s") as again,
+        StateDirectory.existing(exporting) as d,
     ):
         assert sorted(map(orjson.dumps, memory_events(again))) == sorted(map(orjson.dumps, memory_events(d)))
 

@@ -48,7 +48,6 @@ from tests.event_log import hash_of
 from tests.groups import share
 
 SETTINGS = Settings(partitions=2)
-CACHE_BYTES = 16 * 1024 * 1024
 ANN = {"tenant_id": "default", "user_id": "ann", "environment": "prod"}
 
 
@@ -402,7 +401,7 @@ def test_settings_come_from_all_sources(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "c.toml").write_text('state_dir = "elsewhere"\n[engine]\npartitions = 3\n')
     with Memory(tmp_path / "m", config=tmp_path / "c.toml"):
         pass
-    with StateDirectory.existing(tmp_path / "m", CACHE_BYTES) as directory:
+    with StateDirectory.existing(tmp_path / "m") as directory:
         assert directory.fingerprint.partitions == 3
     monkeypatch.setenv("RECALLFLOW_ENGINE_EPISODE_GAP_MINUTES", "4")
     with pytest.raises(SettingsMismatch):

@@ -41,7 +41,7 @@ def run(llm_server: LlmServer, tmp_path: Path) -> Run:
 
 
 def stored(tmp_path: Path) -> list[Vectors]:
-    with StateDirectory.existing(tmp_path / "state", 1024 * 1024) as directory:
+    with StateDirectory.existing(tmp_path / "state") as directory:
         records = directory.partition(0).scan(keys.OWNERS)
         return [Vectors.decode(value) for key, value in records if keys.split(key)[1] == keys.VECTORS]
 

@@ -17,7 +17,6 @@ from recallflow.private_files import OTHERS
 from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.directory import StateDirectory
 from recallflow.state.folders import arriving_folder, copy_partition
-from tests.event_log import CACHE_BYTES
 
 LINE = b'{"type": "message", "tenant_id": "acme", "user_id": "ann", "role": "user", "content": "tea"}'
 ONE = Settings(partitions=1)
@@ -87,7 +86,7 @@ def use_copies(root: Path) -> None:
         path.chmod(0o777 if path.is_dir() else 0o666)
     restore(root / "copy", root / "restored")
     (root / "copy").chmod(0o700)
-    with StateDirectory.existing(root / "state", CACHE_BYTES) as directory:
+    with StateDirectory.existing(root / "state") as directory:
         copy_partition(directory.partition(0), arriving_folder(root / "restored", 0))
 
 

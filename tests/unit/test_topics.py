@@ -81,7 +81,8 @@ class Engine:
 
     def __init__(self, path: Path, kafka: FakeKafka, producer: FakeProducer) -> None:
         self.kafka, self.producer, self.disk, self.now_s = kafka, producer, HeldDisk(), 0.0
-        self.directory = StateDirectory.open(path, FINGERPRINT, 2**20, disk=self.disk)
+        self.directory = StateDirectory.open(path, FINGERPRINT)
+        self.directory._disk = self.disk
         self.committed: dict[int, tuple[int, int]] = {}  # offsets of memories and of queries, by partition
         self.answered = 0
         to = OutputSender(KafkaOptions("nowhere:1"), {"out": 10**6}, lambda _: None, OUTAGE_S, threading.Event())

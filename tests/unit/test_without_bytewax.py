@@ -58,7 +58,7 @@ told = b'{"type": "memory", "content": "The kettle is broken", %s}' % scope
 asked = b'{"type": "recall", "query": "What is broken?", %s}' % scope
 answer, = process([told, asked], Settings(partitions=2), path).responses
 assert [memory["content"] for memory in answer["memories"]] == ["The kettle is broken"]
-with StateDirectory.open(path, describe(path).fingerprint, 2**20) as directory:
+with StateDirectory.open(path, describe(path).fingerprint) as directory:
     assert len(state_hash(directory)) == 64
     assert [*export(directory, "acme", "ann")]
 erased = UserErase(type="user.erase", tenant_id="acme", user_id="ann")

@@ -515,7 +515,7 @@ def test_key_of_kms_protects_a_directory_and_is_rotated(cli: Cli, tmp_path: Path
 
 
 def test_damaged_owner_key_fails_every_command(cli: Cli, encrypted: Path, key: Path) -> None:
-    with StateDirectory.existing(encrypted, 2**20, AtRest(read_master_key(key))) as directory:
+    with StateDirectory.existing(encrypted, AtRest(read_master_key(key))) as directory:
         for partition in directory.partitions():
             for place, stored in [*partition.scan_stored(keys.OWNER_KEYS, keys.after(keys.OWNER_KEYS))]:
                 partition._db.put(place, stored[:-1] + bytes([stored[-1] ^ 1]))

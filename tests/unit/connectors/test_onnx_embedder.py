@@ -212,7 +212,7 @@ def test_question_finds_a_memory_in_another_language(make: Make, tmp_path: Path)
     lines = [orjson.dumps(event) for event in [*told, who | {"type": "recall", "id": "q", "query": "gatto", "k": 1}]]
     (answer,) = process(lines, settings, tmp_path / "state").responses
     assert [memory["id"] for memory in answer["memories"]] == ["cat sleeps"]
-    with StateDirectory.existing(tmp_path / "state", 1024 * 1024) as directory:
+    with StateDirectory.existing(tmp_path / "state") as directory:
         assert directory.fingerprint.embedder == load(tmp_path / "tiny").name
 
 

@@ -25,7 +25,7 @@ from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.hot_owner import HotOwners
 from recallflow.state.partition import Partition
-from tests.event_log import CACHE_BYTES, CHANGES, CREATIONS, QUERIES, final_questions, hash_of, kind_of, make_log
+from tests.event_log import CHANGES, CREATIONS, QUERIES, final_questions, hash_of, kind_of, make_log
 
 LOG, LINES, BATCH = "log", 80, 8
 NOW_MS = 1_750_000_000_000
@@ -72,13 +72,13 @@ class Replay:
 
     def usage(self) -> list[bytes]:
         """Return the stored usage of memories, which the state hash leaves out."""
-        with StateDirectory.existing(self.state_dir, CACHE_BYTES) as directory:
+        with StateDirectory.existing(self.state_dir) as directory:
             stored = [pair for one in directory.existing_partitions() for pair in one.scan(keys.OWNERS)]
         return sorted(value for key, value in stored if keys.split(key)[1] == keys.USAGE)
 
     def kept(self) -> int:
         """Return the number of outputs that are kept until they are delivered."""
-        with StateDirectory.existing(self.state_dir, CACHE_BYTES) as directory:
+        with StateDirectory.existing(self.state_dir) as directory:
             return sum(len([*one.scan(keys.OUTBOX)]) for one in directory.existing_partitions())
 
 

@@ -36,7 +36,7 @@ from recallflow.state.directory import StateDirectory
 from recallflow.state.hot_owner import HotOwner, HotOwners
 from recallflow.state.lock import LOCK, locked
 from recallflow.state.verify import verify
-from tests.event_log import CACHE_BYTES, hash_of, make_log
+from tests.event_log import hash_of, make_log
 from tests.readable import files_with
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -56,7 +56,7 @@ def run(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
 
 
 def filled_partition(state_dir: Path) -> Path:
-    with StateDirectory.existing(state_dir, CACHE_BYTES) as opened:
+    with StateDirectory.existing(state_dir) as opened:
         number = next(partition.number for partition in opened.partitions() if partition.applied)
     return state_dir / f"p{number:03d}"
 
@@ -121,7 +121,7 @@ def test_damaged_file_is_reported_with_its_partition(tmp_path: Path, cli: Cli, n
 def test_owners_in_memory_stay_within_the_budget(tmp_path: Path) -> None:
     run(tmp_path, [])
     fingerprint, _ = describe(tmp_path)
-    with StateDirectory.open(tmp_path, fingerprint, CACHE_BYTES) as opened:
+    with StateDirectory.open(tmp_path, fingerprint) as opened:
         partition = opened.partition(0)
         owners = [Owner("acme", "prod", f"user{number}") for number in range(60)]
         weight = HotOwner(partition, owners[0]).size_bytes()
@@ -149,7 +149,7 @@ def test_owner_stays_in_memory_while_its_batch_is_applied(tmp_path: Path) -> Non
     """Its effects are not committed yet, so an owner that is loaded again would lack them."""
     run(tmp_path, [])
     fingerprint, _ = describe(tmp_path)
-    with StateDirectory.open(tmp_path, fingerprint, CACHE_BYTES) as opened:
+    with StateDirectory.open(tmp_path, fingerprint) as opened:
         partition = opened.partition(0)
         hot = HotOwners(1)
         owners = [Owner("acme", "prod", f"user{number}") for number in range(50)]
@@ -314,13 +314,13 @@ def test_lock_contains_no_text_of_a_user(tmp_path: Path, cli: Cli) -> None:
 def test_open_partition_cannot_be_opened_again(tmp_path: Path) -> None:
     process([EVENT], TWO, tmp_path / "s")
     fingerprint, _ = describe(tmp_path / "s")
-    with StateDirectory.open(tmp_path / "s", fingerprint, CACHE_BYTES) as first:
+    with StateDirectory.open(tmp_path / "s", fingerprint) as first:
         first.partition(1)
-        with StateDirectory.open(tmp_path / "s", fingerprint, CACHE_BYTES, lock_wait_s=0) as second:
+        with StateDirectory.open(tmp_path / "s", fingerprint, lock_wait_s=0) as second:
             second.partition(0)
             with pytest.raises(StateInUse, match="p001"):
                 second.partition(1)
-    with StateDirectory.open(tmp_path / "s", fingerprint, CACHE_BYTES, lock_wait_s=0) as third:
+    with StateDirectory.open(tmp_path / "s", fingerprint, lock_wait_s=0) as third:
         assert len(third.partitions()) == 2
 
 

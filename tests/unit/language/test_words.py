@@ -498,7 +498,7 @@ def message(name: str, content: str) -> dict[str, str]:
 
 def entries(path: Path) -> dict[str, tuple[str, str]]:
     """Id → the language that a memory was read in, and its stems."""
-    with StateDirectory.existing(path, 1024 * 1024) as directory:
+    with StateDirectory.existing(path) as directory:
         (partition,) = directory.partitions()
         found = [Entry.decode(value) for key, value in partition.scan(keys.OWNERS) if keys.split(key)[1] == keys.ENTRY]
     return {entry.id: (LATIN[language_in(entry.flags)].code, entry.stems) for entry in found}

@@ -19,7 +19,6 @@ from recallflow.operators.prepare import PASSAGES_MAX, SHARED_WORDS, WORDS, own_
 from recallflow.outputs import DeadLetter, ReceiptOutput
 from recallflow.records import Position, Record
 from recallflow.state import directory, keys, segments
-from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import StateDirectory
 from recallflow.state.hot_owner import HotOwners
 from recallflow.state.rows import Vectors
@@ -117,7 +116,7 @@ def test_context_takes_the_passage_when_the_text_is_too_long() -> None:
 
 
 def stored(state_dir: Path) -> list[Vectors]:
-    with StateDirectory.existing(state_dir, CACHE_BYTES) as directory:
+    with StateDirectory.existing(state_dir) as directory:
         (partition,) = directory.partitions()
         found = [(keys.split(key)[1], value) for key, value in partition.scan(keys.OWNERS)]
     return [Vectors.decode(value) for table, value in found if table in (keys.VECTORS, keys.PAST_VECTORS)]
@@ -367,7 +366,7 @@ def test_key_equal_to_the_records_is_not_stored(tmp_path: Path) -> None:
         ReceiptOutput(record.position, 1, b"another's", b"{}"),
     ]
     fingerprint = Settings(partitions=1).fingerprint(Settings().load_embedder())
-    with StateDirectory.open(tmp_path / "s", fingerprint, 1024 * 1024) as directory:
+    with StateDirectory.open(tmp_path / "s", fingerprint) as directory:
         partition = directory.partition(0)
         stored = outbox.encode(partition, record, outputs)
         partition.stage(stored)

@@ -52,7 +52,7 @@ class Deployment:
     def __init__(self, path: Path, log: Log) -> None:
         self._log, self._homes = log, OwningPartitions(PARTITIONS)
         self._next = [0] * PARTITIONS
-        self.directory = StateDirectory.open(path, SETTINGS.fingerprint(HASHING), 2**20, at_rest=SEALED)
+        self.directory = StateDirectory.open(path, SETTINGS.fingerprint(HASHING), at_rest=SEALED)
         open_step = StateStep.opener(self.directory, HASHING, SETTINGS.rules(HASHING, "queries"), CLOCKS)
         self._steps = [open_step(number) for number in range(PARTITIONS)]
 

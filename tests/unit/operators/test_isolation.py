@@ -163,7 +163,7 @@ def check_isolation(owners: list[Owner], steps: list[tuple[Any, ...]], partition
 
 
 def check_exports(state_dir: Path, shadows: list[Shadow]) -> None:
-    with StateDirectory.open(state_dir, describe(state_dir)[0], 1024 * 1024) as directory:
+    with StateDirectory.open(state_dir, describe(state_dir)[0]) as directory:
         for tenant_id, _, user_id in (shadow.owner for shadow in shadows):
             own = {
                 one.owner: one for one in shadows if (one.owner.tenant_id, one.owner.user_id) == (tenant_id, user_id)

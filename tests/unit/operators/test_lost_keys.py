@@ -62,7 +62,7 @@ def ask(engine: Harness, user: str, **fields: Any) -> list[Any]:
 
 def overwrite(engine: Harness, values: dict[bytes, bytes]) -> None:
     engine.stop()
-    with StateDirectory.existing(engine.path, 1024 * 1024, ENCRYPTED) as directory:
+    with StateDirectory.existing(engine.path, ENCRYPTED) as directory:
         for key, value in values.items():
             directory.partition(0)._db.put(key, value)
     engine.start()

@@ -19,7 +19,7 @@ from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
 from recallflow.state.partition import NO_CHANGE, Partition
 from recallflow.state.rows import Vectors
 from recallflow.state.verify import verify
-from tests.event_log import CACHE_BYTES, comparable, final_questions, hash_of, make_log
+from tests.event_log import comparable, final_questions, hash_of, make_log
 from tests.readable import contains
 
 KEY, OTHER = (LocalMasterKey(bytes([number] * 32)) for number in (1, 2))
@@ -34,7 +34,7 @@ SAID = ["walnut", "anchor stays", "harbour", "Lake Como", "Cleo Marsh", "globex"
 def found_in(folder: Path, at_rest: AtRest, said: list[bytes]) -> set[bytes]:
     """Return which of the bytes are in the folder's files, or in a stored record before compression."""
     read = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
-    with StateDirectory.existing(folder, CACHE_BYTES, at_rest) as directory:
+    with StateDirectory.existing(folder, at_rest) as directory:
         for partition in directory.partitions():
             read.append(b"".join(key + stored for key, stored in partition.scan_stored(b"", keys.END)))
     return {one for one in said if any(contains(content, one) for content in read)}
@@ -56,7 +56,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pat
 
 def vectors_of(path: Path, at_rest: AtRest) -> list[bytes]:
     """Return the first floats of stored vectors."""
-    with StateDirectory.existing(path, CACHE_BYTES, at_rest) as directory:
+    with StateDirectory.existing(path, at_rest) as directory:
         records = [record for partition in directory.partitions() for record in partition.scan(keys.OWNERS)]
     stored = [Vectors.decode(value).whole for key, value in records if keys.split(key)[1] == keys.VECTORS]
     return [whole[np.flatnonzero(whole)[0] :][:8].tobytes() for whole in stored[:50]]
@@ -108,7 +108,7 @@ def test_encryption_of_vectors_may_be_switched(tmp_path: Path, directories: dict
 
 def test_unsealed_value_is_refused(tmp_path: Path) -> None:
     process(LINES[:100], Settings(partitions=1), tmp_path / "s", at_rest=ENCRYPTED)
-    with StateDirectory.existing(tmp_path / "s", CACHE_BYTES, ENCRYPTED) as directory:
+    with StateDirectory.existing(tmp_path / "s", ENCRYPTED) as directory:
         partition = directory.partition(0)
         key, value = next(one for one in partition.scan(keys.OWNERS) if keys.split(one[0])[1] == keys.ROW)
         for forged in (value, b"\x00" + value, b"\x01" + value, b""):

@@ -36,7 +36,7 @@ def stop_member(
 ) -> None:
     """Give partitions of a directory the topics and progress that `run` leaves."""
     write_checked(path / TOPICS, {"read": {"--memory-topic": "log"}, "ids": {"log": topic_id}})
-    with StateDirectory.existing(path, 2**20) as directory:
+    with StateDirectory.existing(path) as directory:
         for number in numbers:
             partition = directory.partition(number)
             progress = PartitionProgress(
@@ -132,7 +132,7 @@ def test_moved_partition_contains_no_erased_data(tmp_path: Path, monkeypatch: py
 def test_nothing_moves_where_anything_is_wrong(tmp_path: Path) -> None:
     a, b = tmp_path / "whole", tmp_path / "b"
     fill(b, 2)
-    StateDirectory.open(tmp_path / "other", Settings(partitions=2).fingerprint(HASHING), 2**20).close()
+    StateDirectory.open(tmp_path / "other", Settings(partitions=2).fingerprint(HASHING)).close()
     fill(tmp_path / "part", 0)
     wrong: list[tuple[Path, Path, list[int], type[RecallflowError], str]] = [
         (a, b, [1, 2], StateError, "both hold p002"),
@@ -187,20 +187,20 @@ def test_merge_takes_the_newest_of_several_copies(tmp_path: Path, whole: str, ta
 def test_newest_copy_gets_the_latest_progress(tmp_path: Path, whole: str) -> None:
     fill(tmp_path / "first", *EVERY)
     fill(tmp_path / "later", 1, events=1)
-    with StateDirectory.existing(tmp_path / "first", 2**20) as directory:
+    with StateDirectory.existing(tmp_path / "first") as directory:
         handed_over = 1 + directory.partition(1).applied["log:1"]
     stop_member(tmp_path / "first", *EVERY, known=handed_over)
     stop_member(tmp_path / "later", 1, generation=2, known=handed_over)
     merge([tmp_path / "first", tmp_path / "later"], tmp_path / "one", UNENCRYPTED, progress_of, now_ms=0)
     assert combined_hash([tmp_path / "one"], UNENCRYPTED).hash == whole
-    with StateDirectory.existing(tmp_path / "one", 2**20) as directory:
+    with StateDirectory.existing(tmp_path / "one") as directory:
         progress = directory.partition(1).progress
         assert progress is not None
         assert progress_of(progress)[1][0] == 2
 
 
 def callers(a: Path) -> None:
-    with StateDirectory.existing(a, 2**20) as directory:
+    with StateDirectory.existing(a) as directory:
         directory.partition(1).stage({}, Position("local", 0, 3))
         directory.partition(1).commit()
 
@@ -303,7 +303,7 @@ def test_meaningless_arguments_are_refused(words: list[str], capfd: pytest.Captu
 
 def test_interrupted_move_cannot_be_opened(tmp_path: Path, whole: str) -> None:
     mark_moving(partition_folder(tmp_path / "whole", 1), tmp_path / "b")
-    with StateDirectory.existing(tmp_path / "whole", 2**20) as directory, pytest.raises(StateError, match="p001"):
+    with StateDirectory.existing(tmp_path / "whole") as directory, pytest.raises(StateError, match="p001"):
         directory.partition(1)
     (problem,) = verify(tmp_path / "whole").problems
     assert "recallflow state move" in problem
@@ -326,9 +326,6 @@ def test_log_partitions_are_recognised_at_their_target(tmp_path: Path) -> None:
     write_checked(tmp_path / "other" / TOPICS, {"read": {"--memory-topic": "its own"}})
     move(tmp_path / "whole", tmp_path / "other", [2], UNENCRYPTED)
     assert read_checked(tmp_path / "other" / TOPICS)["read"] == {"--memory-topic": "its own"}
-
-
-CACHE_BYTES = 1024 * 1024
 
 
 def test_restored_directory_equals_the_copy(state_dir: Path, tmp_path: Path) -> None:
@@ -390,7 +387,7 @@ def test_a_directory_and_its_checkpoint_never_lie_within_each_other(
 def test_a_directory_of_run_has_its_partitions_alone(
     state_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES) as directory:
+    with StateDirectory.open(state_dir, describe(state_dir)[0]) as directory:
         for partition in directory.existing_partitions():
             partition.stage({}, Position("memory.events", partition.number, 7))
             partition.commit()
@@ -402,5 +399,5 @@ def test_a_directory_of_run_has_its_partitions_alone(
         assert main(["state", "verify", "--state-dir", str(copied)]) == 0
         assert main(["state", "checkpoint", str(tmp_path / f"{restored}-copy"), "--state-dir", str(copied)]) == 0
         restore(tmp_path / f"{restored}-copy", tmp_path / restored)
-        with StateDirectory.existing(tmp_path / restored, CACHE_BYTES) as directory:
+        with StateDirectory.existing(tmp_path / restored) as directory:
             assert (directory.existing_numbers(), directory.partition(1).applied["memory.events:1"]) == ([1], 7)

@@ -84,7 +84,7 @@ def test_partition_used_by_another_is_not_reported(tmp_path: Path) -> None:
         member.take(*EVERY)
         member.run(told())
     mark_released(partition_folder(path, 1), 1_000)
-    with StateDirectory.existing(path, 2**20) as found:
+    with StateDirectory.existing(path) as found:
         assert found.existing_numbers() == [0, 2, 3]
         with pytest.raises(StateError, match="p001"):
             found.partition(1)
@@ -93,7 +93,7 @@ def test_partition_used_by_another_is_not_reported(tmp_path: Path) -> None:
         member.take(*EVERY)
         assert set(member.ask()) == set(USERS)
     unmark_released(partition_folder(path, 1))
-    with StateDirectory.existing(path, 2**20) as found:
+    with StateDirectory.existing(path) as found:
         assert found.existing_numbers() == [*EVERY]
 
 
@@ -278,7 +278,7 @@ def test_another_master_key_is_that_of_all_folders(brought: Path) -> None:
     rewrap(brought, SEALED, OTHER)
     assert verify(brought, AtRest(OTHER)).problems == []
     with pytest.raises(MasterKeyError):
-        StateDirectory.existing(brought, 2**20, SEALED)
+        StateDirectory.existing(brought, SEALED)
     secrets = [read_secret(partition_folder(brought, number)) for number in EVERY]
     assert [secret and secret.master_key for secret in secrets] == [None, None, OTHER.name, OTHER.name]
     assert secrets[2] == secrets[3]  # one call of a key service for both

@@ -473,7 +473,7 @@ def _cut(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
 )
 def test_a_graph_that_does_not_hang_together_is_found(state_dir: Path, damage: Damage, says: str) -> None:
     assert [problem for problem in verify(state_dir).problems if "of no table" not in problem] == []
-    with StateDirectory.open(state_dir, describe(state_dir)[0], 2**20) as directory:
+    with StateDirectory.open(state_dir, describe(state_dir)[0]) as directory:
         partition = directory.partition(0)
         partition.stage(damage(partition, partition.keyring.owner(Owner("acme", "prod", "ann"))))
         partition.commit()
@@ -481,7 +481,7 @@ def test_a_graph_that_does_not_hang_together_is_found(state_dir: Path, damage: D
 
 
 def test_a_scan_back_meets_the_same_records_the_last_first(state_dir: Path) -> None:
-    with StateDirectory.open(state_dir, describe(state_dir)[0], 2**20) as directory:
+    with StateDirectory.open(state_dir, describe(state_dir)[0]) as directory:
         partition = directory.partition(0)
         owner = partition.keyring.owner(Owner("acme", "prod", "ann"))
         for letter in (keys.MEMBER, keys.ROW, keys.USAGE):

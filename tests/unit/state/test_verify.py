@@ -47,7 +47,6 @@ from recallflow.state.verify import verify
 from tests.groups import share
 from tests.unit.state.member import KEYRING, PARTITIONS, Member, told
 
-CACHE_BYTES = 1024 * 1024
 ANN = Owner("acme", "prod", "ann")
 
 
@@ -62,7 +61,7 @@ def test_a_sound_directory_has_no_problems(state_dir: Path) -> None:
 def damaging(state_dir: Path) -> Iterator[tuple[Partition, dict[bytes, bytes | None]]]:
     """The open state partition of Ann, and the records to write to it."""
     damages: dict[bytes, bytes | None] = {}
-    with StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES) as directory:
+    with StateDirectory.open(state_dir, describe(state_dir)[0]) as directory:
         partition = directory.partition(state_partition(ANN.tenant_id, ANN.user_id, 2))
         yield partition, damages
         partition.stage(damages)
