@@ -102,16 +102,21 @@ class MemberProcess:
     _process: asyncio.subprocess.Process | None = field(default=None, init=False)
     _stopping: bool = field(default=False, init=False)
 
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None
-
     async def run(self) -> int:
         """Start the process, and return its exit code. Raise OSError if it cannot be started."""
         read, write = os.pipe()
         try:
             with os.fdopen(read, "rb", 0) as read_end, os.fdopen(write, "wb", 0) as write_end:
-                self._process = process = await self._start_process(read_end.fileno())
+                self._process = process = await asyncio.create_subprocess_exec(
+                    *self.command,
+                    CONFIG,
+                    f"/dev/fd/{read}",
+                    stdin=asyncio.subprocess.PIPE,  # is closed when the supervisor exits: see `end_with_supervisor`
+                    stderr=asyncio.subprocess.PIPE,
+                    pass_fds=[read] if self.probe_socket is None else [read, self.probe_socket.fileno()],
+                    env=dict(self.environment),
+                    process_group=0,  # the terminal signals the supervisor only, which forwards the signal
+                )
                 read_end.close()
                 if self._stopping:  # `stop` was called during the start
                     self.stop()
@@ -134,22 +139,21 @@ class MemberProcess:
             return 0
         return self.code if self.code >= 0 else 128 - self.code
 
-    async def _start_process(self, settings: int) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            *self.command,
-            CONFIG,
-            f"/dev/fd/{settings}",
-            stdin=asyncio.subprocess.PIPE,  # is closed when the supervisor exits: see `end_with_supervisor`
-            stderr=asyncio.subprocess.PIPE,
-            pass_fds=[settings] if self.probe_socket is None else [settings, self.probe_socket.fileno()],
-            env=dict(self.environment),
-            process_group=0,  # the terminal signals the supervisor only, which forwards the signal
-        )
-
     def send_signal(self, number: signal.Signals) -> None:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
+
+    def probe(self, path: str, headers: dict[str, str]) -> tuple[int, str]:
+        """Return status and text of the answer to a GET request: 0 and an empty text without an answer."""
+        if self._process is None or self.probe_socket is None:
+            return 0, ""
+        host, port = self.probe_socket.getsockname()
+        with suppress(OSError, HTTPException), closing(HTTPConnection(host, port, timeout=REPLY_TIMEOUT_S)) as client:
+            client.request("GET", path, headers=headers)
+            answer = client.getresponse()
+            return answer.status, answer.read().decode()
+        return 0, ""
 
 
 def _write_settings(pipe: IO[bytes], data: bytes) -> None:
@@ -188,8 +192,7 @@ class MemberMetrics(Collector):
         yield from families.values()
 
     def _ask(self, path: str, headers: dict[str, str]) -> list[tuple[MemberProcess, tuple[int, str]]]:
-        """Return each member with the status and the text of its answer: 0 and an empty text without an answer."""
-        answers = self._pool.map(lambda member: _probe(member, path, headers), self._members)
+        answers = self._pool.map(lambda member: member.probe(path, headers), self._members)
         return [*zip(self._members, answers, strict=True)]
 
 
@@ -203,23 +206,12 @@ def member_families(members: Iterable[tuple[str, bool, int]]) -> tuple[Metric, M
     return up, restarts
 
 
-def _probe(member: MemberProcess, path: str, headers: dict[str, str]) -> tuple[int, str]:
-    if not member.is_running or member.probe_socket is None:
-        return 0, ""
-    host, port = member.probe_socket.getsockname()
-    with suppress(OSError, HTTPException), closing(HTTPConnection(host, port, timeout=REPLY_TIMEOUT_S)) as connection:
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-    return 0, ""
-
-
 def _add_families(families: dict[str, Metric], name: str, metrics: Iterable[Metric]) -> None:
     for family in metrics:
         if family.name not in families:
             families[family.name] = Metric(family.name, family.documentation, family.type, family.unit)
-        labelled = (sample._replace(labels={LABEL: name} | sample.labels) for sample in family.samples)
-        families[family.name].samples.extend(labelled)
+        samples = (sample._replace(labels={LABEL: name} | sample.labels) for sample in family.samples)
+        families[family.name].samples.extend(samples)
 
 
 class Supervisor:
