@@ -5,6 +5,7 @@ import io
 import logging
 import os
 import sys
+from itertools import count
 from typing import TYPE_CHECKING, cast
 
 from recallflow.cli import flags
@@ -15,10 +16,19 @@ from recallflow.errors import UsageError
 from recallflow.limits import RECORD_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from recallflow.connectors.local_inputs import Delivered
     from recallflow.flows.config import Config
+
+# Names of all schemas. A test compares them with the models, because building the schemas is slow.
+SCHEMAS = (*("audit", "control-event", "enrichment-request", "enrichment-result", "memory-event", "query-event"),
+           *("receipt", "response"))  # fmt: skip
+DOCUMENTS = ("asyncapi", "openapi")
+SHELLS = {
+    "bash": 'add to ~/.bashrc: eval "$(recallflow completion bash)"',
+    "zsh": 'add to ~/.zshrc, after compinit: eval "$(recallflow completion zsh)"',
+    "fish": "recallflow completion fish > ~/.config/fish/completions/recallflow.fish",
+}
+STDIN_TOPIC = "stdin"
 
 
 def add_serve(commands: Commands) -> None:
@@ -92,12 +102,6 @@ def run_mcp(options: argparse.Namespace) -> int:
     return run_until_stopped(options, run)
 
 
-# Names of all schemas. A test compares them with the models, because building the schemas is slow.
-SCHEMAS = (*("audit", "control-event", "enrichment-request", "enrichment-result", "memory-event", "query-event"),
-           *("receipt", "response"))  # fmt: skip
-DOCUMENTS = ("asyncapi", "openapi")
-
-
 def add_schema(commands: Commands) -> None:
     parser = add_command(commands, "schema", run_schema)
     text = "schema to print (default: all JSON Schemas)"
@@ -123,13 +127,6 @@ def run_schema(options: argparse.Namespace) -> None:
     print(orjson.dumps(chosen, option=orjson.OPT_INDENT_2).decode())
 
 
-SHELLS = {
-    "bash": 'add to ~/.bashrc: eval "$(recallflow completion bash)"',
-    "zsh": 'add to ~/.zshrc, after compinit: eval "$(recallflow completion zsh)"',
-    "fish": "recallflow completion fish > ~/.config/fish/completions/recallflow.fish",
-}
-
-
 def add_completion(commands: Commands) -> None:
     installation = "\n".join(f"{shell}: {text}" for shell, text in SHELLS.items())
     text = f"Prints a completion script for commands, options and files.\n{installation}"
@@ -153,9 +150,6 @@ def run_completion(options: argparse.Namespace) -> None:
     from argcomplete.shell_integration import shellcode
 
     print(shellcode(["recallflow"], shell=options.shell))
-
-
-STDIN_TOPIC = "stdin"
 
 
 def add_pipe(commands: Commands) -> None:
@@ -184,24 +178,19 @@ def run_pipe(options: argparse.Namespace) -> None:
         note(warning)
     history, encryption = flags.decisions(options), flags.at_rest(chosen)
     with EmbeddedEngine.open(chosen.engine, chosen.state_dir, history, chosen.models, encryption) as embedded:
-        batches = batches_of_lines(_stdin(), RECORD_BYTES + 1)
-        first_offsets: list[int] = []  # one, of this run's first line
+        batches, numbers = batches_of_lines(_stdin(), RECORD_BYTES + 1), count(1)
 
-        def open_feed(offset: int, _: "Callable[[bytes], object]") -> "Iterator[list[bytes]]":
-            first_offsets.append(offset)
-            return read_ahead(batches)
-
-        def deliver(offset: int, outputs: "list[Delivered]") -> None:
-            """Print outputs as they come. Line numbers count this run's input from 1."""
+        def deliver(_: int, outputs: "list[Delivered]") -> None:
+            """Print outputs as they come. Line numbers count this run's input."""
+            line = next(numbers)
             for output in outputs:
                 if isinstance(output, DeadLetter):
-                    refused = rejection(offset - first_offsets[0] + 1, output)
-                    print(orjson.dumps(refused).decode(), file=sys.stderr, flush=True)
+                    print(orjson.dumps(rejection(line, output)).decode(), file=sys.stderr, flush=True)
                 elif options.receipts or isinstance(output, Answer):
                     sys.stdout.buffer.write(output.body + b"\n")
                     sys.stdout.buffer.flush()
 
-        run_lines(embedded, STDIN_TOPIC, open_feed, deliver, is_replayable=False)
+        run_lines(embedded, STDIN_TOPIC, lambda *_: read_ahead(batches), deliver, is_replayable=False)
 
 
 def _stdin() -> io.BufferedIOBase:
