@@ -4,6 +4,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,9 @@ from recallflow.parsing import without_bom
 from recallflow.private_files import make_private_folder
 from recallflow.records import Position, Record
 from recallflow.state.files import replace_file
+
+SAVE_INTERVAL_S = 0.5
+STEP = "publish"
 
 
 class Target(NamedTuple):
@@ -83,10 +87,6 @@ def state_home(environment: Mapping[str, str]) -> Path:
         raise UsageError("no home folder for the progress of the replay; set XDG_STATE_HOME") from None
 
 
-SAVE_INTERVAL_S = 0.5
-STEP = "publish"
-
-
 def publish(
     options: KafkaOptions, topic: str, job: ReplayJob, limit: RateLimit | None, credentials: Headers
 ) -> ReplayResult:
@@ -96,7 +96,7 @@ def publish(
     progress = ReplayProgress(name, Target.of(options, topic))
     events_before, sent_before = progress.events, progress.sent
     sent, refused, saved_s = 0, 0, time.monotonic()
-    with ProgressMeter(job.label, job.log.source) as meter:
+    with closing(ProgressMeter(job.label, job.log.source)) as meter:
 
         def note_handled(handled: int) -> None:
             nonlocal saved_s
@@ -126,9 +126,8 @@ def publish(
             publisher.skip()
         publisher.flush()
         progress.save(events_before + sent + refused, sent_before + sent)
-        rate = meter.rate()
     destination = f" sent to {topic}"
     if progress.emptied:
         destination += ", from the beginning, because the topic lost the records of an earlier run"
     skipped, rejects = job.scope.skipped, job.rejects.path
-    return ReplayResult(job.label, sent, refused, events_before, skipped, rate, rejects, destination)
+    return ReplayResult(job.label, sent, refused, events_before, skipped, meter.rate(), rejects, destination)

@@ -4,14 +4,13 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC
 from hashlib import blake2b
 from itertools import islice, takewhile
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import orjson
@@ -33,6 +32,15 @@ from recallflow.operators.prepare import author_and_text, check_dimension
 from recallflow.outputs import DeadLetter
 from recallflow.private_files import open_private
 from recallflow.records import Position, Record
+
+UPDATE_INTERVAL_S = 0.1  # of the progress display
+PRINT_INTERVAL_S = 10.0  # without a terminal
+# Of a dry run:
+EXAMPLES = 3
+EXAMPLE_CHARACTERS = 50
+EXCERPT_BYTES = 200  # of a record that would be refused
+DISTINCT_MAX = 100_000  # names of a kind are counted up to this number, to limit memory
+SURVEY_COLUMNS = "users", "people", "sessions", "events", "refused"
 
 
 class RejectsFile:
@@ -158,10 +166,6 @@ def _scope(options: argparse.Namespace) -> ImportScope:
     return ImportScope(options.tenant, user, options.environment, is_given, options.date_order, zone)
 
 
-UPDATE_INTERVAL_S = 0.1
-PRINT_INTERVAL_S = 10.0  # without a terminal
-
-
 class RateLimit:
     """Limit in events per second for all logs of a command, from the first event on."""
 
@@ -190,14 +194,11 @@ class ProgressMeter:
         self.events = 0
         self._bar = progress_bar(TextColumn("{task.fields[rate]}"))
         self._task = self._bar.add_task(self._name, total=source.total_bytes, rate="")
+        self._bar.start()
         self._start_s = time.monotonic()
         self._updated_s = self._printed_s = self._start_s
 
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
         self._bar.stop()
 
     def add(self, count: int = 1) -> None:
@@ -242,7 +243,7 @@ def to_directory(
 
 def _replay(embedded: EmbeddedEngine, job: ReplayJob, limit: RateLimit | None) -> ReplayResult:
     counts: Counter[str] = Counter()
-    with ProgressMeter(job.label, job.log.source) as meter:
+    with closing(ProgressMeter(job.label, job.log.source)) as meter:
 
         def open_feed(offset: int, add_to_digest: Callable[[bytes], object]) -> Iterator[list[bytes]]:
             counts["before"] = offset
@@ -258,21 +259,13 @@ def _replay(embedded: EmbeddedEngine, job: ReplayJob, limit: RateLimit | None) -
                     counts["refused"] += 1
                     job.rejects.add(offset + 1, output, job.inner_name)
 
-        name = log_name(job.log, job.scope)
         try:
-            run_lines(embedded, name, open_feed, deliver, is_replayable=True)
+            run_lines(embedded, log_name(job.log, job.scope), open_feed, deliver, is_replayable=True)
         except LogChanged as error:
             raise UsageError(f"{job.label}: {error}") from None
         stored, rate = meter.events - counts["refused"], meter.rate()
     skipped, rejects = job.scope.skipped, job.rejects.path
     return ReplayResult(job.label, stored, counts["refused"], counts["before"], skipped, rate, rejects)
-
-
-EXAMPLES = 3
-EXAMPLE_CHARACTERS = 50
-EXCERPT_BYTES = 200  # of a record that would be refused
-DISTINCT_MAX = 100_000  # names of a kind are counted up to this number, to limit memory
-SURVEY_COLUMNS = "users", "people", "sessions", "events", "refused"
 
 
 class Survey:
@@ -340,7 +333,7 @@ def dry_run(jobs: Sequence[ReplayJob], embedder: Embedder, *, as_json: bool) -> 
 
 def _survey(job: ReplayJob, embedder: Embedder) -> Survey:
     survey, name = Survey(), log_name(job.log, job.scope)
-    with ProgressMeter(job.label, job.log.source) as meter:
+    with closing(ProgressMeter(job.label, job.log.source)) as meter:
         for number, event in enumerate(job.events(), start=1):
             item = decode(Record(Position(name, 0, number - 1), event, 0))
             if isinstance(item, Write):

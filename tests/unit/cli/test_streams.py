@@ -200,8 +200,7 @@ def test_json_line_escapes_control_characters(capsys: pytest.CaptureFixture[str]
 def test_meter_shows_the_name_of_any_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
-    with ProgressMeter("chats [2024] [/old]\x1b[2J.json", LogFile("chats", "chats", 2)):
-        pass
+    ProgressMeter("chats [2024] [/old]\x1b[2J.json", LogFile("chats", "chats", 2)).close()
     assert "chats [2024] [/old]\N{REPLACEMENT CHARACTER}[2J.json" in stream.getvalue()
 
 
