@@ -1,7 +1,4 @@
-"""List of the commands, and execution of one.
-
-Command modules import no slow libraries at the top, because help and completion load all of them.
-"""
+"""List of the commands, and execution of one. Help and completion load all commands without slow libraries."""
 
 import argparse
 import contextlib

@@ -166,7 +166,6 @@ class EraseCommand:
         return not result.unpurged
 
     def _erase_checkpoint(self, folder: Path, at_ms: int) -> bool:
-        """Erase the user from a checkpoint. Return whether it succeeded."""
         try:
             return self._erase_folder(folder, at_ms)
         except RecallflowError as error:

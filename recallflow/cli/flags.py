@@ -1,7 +1,4 @@
-"""Options of several commands.
-
-The settings are imported when a command runs: help and completion do not need them.
-"""
+"""Options of several commands."""
 
 import argparse
 import os
@@ -20,7 +17,6 @@ if TYPE_CHECKING:
 
 ENCRYPTION = ("encryption.master_key_file", "encryption.kms_key")
 STATE = ("state_dir", *ENCRYPTION)
-GRAPH = ("engine.graph_enabled",)
 EMBEDDING = ("embedding.model", "embedding.dimension", "embedding.base_url")
 MODEL = ("engine.embedder", "engine.model_path", *EMBEDDING)
 RERANK = ("engine.reranker", "engine.reranker_path", "engine.reranker_url", "engine.rerank_timeout_ms")
@@ -29,7 +25,7 @@ ENRICHMENT = tuple(f"enrichment.{name}" for name in ("relationships", "facts", "
 STORED = (*STATE, *MODEL, "engine.episode_gap_minutes")  # settings that a state directory stores
 ENGINE = (*STORED, "engine.partitions")
 CACHE_AND_SYNC = ("engine.cache_bytes", "engine.sync_ms")
-QUERIES = (*GRAPH, *RERANK, *LLM, "llm.query_timeout_ms")
+QUERIES = ("engine.graph_enabled", *RERANK, *LLM, "llm.query_timeout_ms")
 OUTPUTS = ("topics.responses", "topics.receipts", "topics.dead_letters")
 TOPICS = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, "topics.enrichment")
 RUN = (
@@ -131,8 +127,7 @@ _MODELS = ("embedder", "model_path", "reranker", "reranker_path", "reranker_url"
 
 
 def add_actions(commands: Commands, name: str, help_text: str) -> Commands:
-    parser = commands.add_parser(name, help=help_text)
-    return parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    return commands.add_parser(name, help=help_text).add_subparsers(metavar="ACTION", required=True, dest="action")
 
 
 def add_settings(parser: argparse.ArgumentParser, *keys: str) -> None:

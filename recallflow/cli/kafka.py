@@ -204,7 +204,7 @@ def run_doctor(options: argparse.Namespace) -> int:
             json_line(finding._asdict())
         else:
             remedy = f"\n      → {finding.todo}" if finding.todo else ""
-            status = f"{finding.status:<5}", _STATUS_STYLES.get(finding.status.upper(), "")
+            status = f"{finding.status:<5}", _STATUS_STYLES[finding.status]
             text = clean(f" {finding.check}: {finding.what}{remedy}")
             console().print(Text.assemble(status, text), soft_wrap=True)
     return 1 if failed else 0

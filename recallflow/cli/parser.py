@@ -206,7 +206,6 @@ def leaves(parser: Parser) -> Iterator[Parser]:
 
 
 def _positional(action: argparse.Action) -> str:
-    """Return a positional argument as the usage shows it."""
     name = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest)
     by_number = {"?": f"[{name}]", "*": f"[{name} …]", "+": f"{name} …", argparse.PARSER: f"{name} …"}
     return by_number.get(str(action.nargs), str(name))

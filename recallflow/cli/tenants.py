@@ -1,6 +1,4 @@
-"""Decisions of tenants' operators: `recallflow categories`, `owners`, `quota` and `keys`.
-
-A decision is sent to the control topic, or appended to a file of control events."""
+"""Decisions of tenants' operators: `recallflow categories`, `owners`, `quota` and `keys`."""
 
 import argparse
 import time
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from recallflow.connectors.kafka.control import ControlTable
     from recallflow.control import ApiKey, ControlHistory
     from recallflow.flows.config import Config
-
 
 TIMEOUT_S = 10.0  # limit of the wait for Kafka's acknowledgement
 # Command → fields of its listing in JSON.
