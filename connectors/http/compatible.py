@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
@@ -9,12 +10,11 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from recallflow import responses
-from recallflow.connectors.http.errors import JSON, body_of, error_response
+from recallflow.connectors.http.errors import JSON
 from recallflow.connectors.http.handler import RequestHandler
 from recallflow.connectors.http.mem0_requests import PAGE_MAX, invalid, read
-from recallflow.connectors.http.requests import CheckedRoute, Handler, credentials_of
+from recallflow.connectors.http.requests import CheckedRoute, credentials_of
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER
-from recallflow.errors import RecallflowError
 from recallflow.events import PRODUCTION, MemoryEvent
 from recallflow.fields import EPOCH_MS_MAX, format_time
 from recallflow.parsing import parse
@@ -23,8 +23,8 @@ from recallflow.responses import MemoryPage, QueryFailed, Receipt
 _SCHEMES = (b"token ", b"api-key ")  # prefixes of API keys of mem0 and Zep in the Authorization header
 PAGED_MEMORIES_MAX = 20_000  # page numbers end at this memory, because each page reads all earlier ones
 EVERYTHING = {"older_than": format_time(EPOCH_MS_MAX)}  # filter of memories to forget
-# Methods and paths, their operation, and the model of their URL parameters.
-Operations = Sequence[tuple[str, Callable[[Any], Awaitable[Any]], type[BaseModel]]]
+Operation = Callable[[Any], Awaitable[Any]]
+Operations = Sequence[tuple[str, Operation, type[BaseModel]]]  # methods and paths, and the model of URL parameters
 
 
 class ClientCalls:
@@ -102,50 +102,32 @@ async def pages(calls: ClientCalls, user_id: str, filters: dict[str, Any], limit
             return
 
 
-def _route_class(message_field: str) -> type[CheckedRoute]:
-    """Return a class of routes whose error responses have their message in `message_field`, for a product's clients."""
+def routes(
+    handler: RequestHandler, product: str, calls: type[ClientCalls], error_field: str, operations: Operations
+) -> APIRouter:
+    """Return the routes of a product's interface below /PRODUCT/TENANT; all other paths there answer 501. `error_field`
+    is the product's field for the message of an error."""
 
     class Route(CheckedRoute):
-        def get_route_handler(self) -> Handler:
-            handle = super().get_route_handler()
+        message_field = error_field
 
-            async def handle_errors(request: Request) -> Response:
-                try:
-                    return await handle(request)
-                except RecallflowError as error:
-                    body = error.error if isinstance(error, QueryFailed) else body_of(error)
-                    content = {message_field: body.message, "error": body.model_dump(exclude={"truncated"})}
-                    return error_response(body.code, orjson.dumps(content))
-
-            return handle_errors
-
-    return Route
-
-
-def routes(
-    handler: RequestHandler, product: str, calls: type[ClientCalls], message_field: str, operations: Operations
-) -> APIRouter:
-    """Return the routes of a product's interface below /PRODUCT/TENANT; all other paths there answer 501."""
     name = product.lower()
-    router = APIRouter(route_class=_route_class(message_field), include_in_schema=False)
+    router = APIRouter(route_class=Route, include_in_schema=False)
 
-    def handler_of(operation: Callable[[Any], Awaitable[Any]], parameters: type[BaseModel]) -> Handler:
-        async def answer(request: Request) -> Response:
-            content = await operation(calls(handler, request, read(parameters, request.query_params)))
-            return Response(orjson.dumps(content), media_type=JSON)
-
-        return answer
+    async def answer(operation: Operation, parameters: type[BaseModel], request: Request) -> Response:
+        content = await operation(calls(handler, request, read(parameters, request.query_params)))
+        return Response(orjson.dumps(content), media_type=JSON)
 
     async def refuse(request: Request) -> Response:
         problem = f"{request.method} {request.url.path} of {product} is not supported"
         remedy = f"the client's URL must end in /{name}/TENANT; docs/how-to/{name}-clients.md lists what is supported"
-        return Response(orjson.dumps({message_field: f"{problem}; {remedy}"}), 501, media_type=JSON)
+        return Response(orjson.dumps({error_field: f"{problem}; {remedy}"}), 501, media_type=JSON)
 
     # Routes are tried in order. The second prefix also matches the paths of the first, and so it is added later.
     for prefix in (f"/{name}/{{tenant_id}}/environments/{{environment}}", f"/{name}/{{tenant_id}}"):
         for methods_and_paths, operation, parameters in operations:
             for one in methods_and_paths.split(", "):
                 method, path = one.split(" ")
-                router.add_api_route(prefix + path, handler_of(operation, parameters), methods=[method])
+                router.add_api_route(prefix + path, partial(answer, operation, parameters), methods=[method])
         router.add_api_route(prefix + "/{rest:path}", refuse, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
     return router

@@ -12,20 +12,10 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from recallflow.errors import (
-    DefectLog,
-    DeliveryFailed,
-    InvalidRecord,
-    QueryTimeout,
-    RecallflowError,
-    SinkError,
-    SourceError,
-    UsageError,
-)
-from recallflow.responses import ErrorBody, FieldError
+from recallflow import errors
+from recallflow.responses import ErrorBody, FieldError, QueryFailed
 
 JSON = "application/json"
-RETRY_AFTER_S = 1  # rates are counted per second
 STATUSES = {
     "invalid_json": 400, "invalid_event": 400, "unknown_type": 400, "unknown_schema": 400, "undecodable": 400,
     "wrong_dimension": 400, "unauthenticated": 401,
@@ -38,16 +28,16 @@ _TEMPORARY = ("over_quota", "too_many_requests", "catching_up", "unavailable")  
 _HEADERS = {
     "unauthenticated": {"www-authenticate": "Bearer"},
     "slow_body": {"connection": "close"},
-    **{code: {"retry-after": str(RETRY_AFTER_S)} for code in _TEMPORARY},
+    **{code: {"retry-after": "1"} for code in _TEMPORARY},  # rates are counted per second
 }
 _DELAYED = frozenset(("invalid_json", "invalid_event", "unknown_type", "too_large", "unauthenticated", "forbidden"))
 REFUSALS_PER_S, REFUSAL_WAIT_S = 5, 1.0
 DELAYED_REFUSALS_MAX = 32  # limit, because each delayed refusal occupies a connection and a request slot
 _ROUTER_CODES = {404: "not_found", 405: "method_not_allowed"}  # status of the router's error → our code
-_defects = DefectLog(logging.getLogger(__name__))
+_defects = errors.DefectLog(logging.getLogger(__name__))
 
 
-class Problem(RecallflowError):
+class Problem(errors.RecallflowError):
     """Refusal of a request by the gateway, before the engine sees the request."""
 
     def __init__(self, code: str, message: str, field: str = "") -> None:
@@ -56,15 +46,17 @@ class Problem(RecallflowError):
         super().__init__(code, message)
 
 
-def body_of(error: RecallflowError) -> ErrorBody:
+def body_of(error: errors.RecallflowError) -> ErrorBody:
     match error:
         case Problem():
             return error.body
-        case InvalidRecord():
+        case errors.InvalidRecord():
             return ErrorBody.of(error)
-        case QueryTimeout():
+        case QueryFailed():
+            return error.error
+        case errors.QueryTimeout():
             return ErrorBody(code="deadline", message=str(error))
-        case DeliveryFailed() | SourceError() | SinkError() | UsageError():
+        case errors.DeliveryFailed() | errors.SourceError() | errors.SinkError() | errors.UsageError():
             return ErrorBody(code="unavailable", message=str(error))
     return own_failure("a request", error)
 
@@ -96,17 +88,13 @@ class RefusalPace:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began_s, self._count = clock(), 0
-        self._delayed = 0  # number of refusals that wait
+        self._slots = asyncio.Semaphore(DELAYED_REFUSALS_MAX)
 
     async def wait(self) -> None:
         """Delay a refusal, unless the delayed refusals would occupy the slots of other requests."""
-        if not (wait_s := self.wait_s()) or self._delayed >= DELAYED_REFUSALS_MAX:
-            return
-        self._delayed += 1
-        try:
-            await asyncio.sleep(wait_s)
-        finally:
-            self._delayed -= 1
+        if (wait_s := self.wait_s()) and not self._slots.locked():
+            async with self._slots:
+                await asyncio.sleep(wait_s)
 
     def wait_s(self) -> float:
         """Count a refusal. Return how long it waits; 0 at a low rate."""
@@ -120,10 +108,13 @@ class RefusalPace:
 def add_handlers(app: FastAPI) -> None:
     pace = RefusalPace()
 
-    async def refuse(_: Request, error: Exception) -> Response:
-        body = body_of(cast(RecallflowError, error))
+    async def refuse(request: Request, error: Exception) -> Response:
+        body = body_of(cast(errors.RecallflowError, error))
         if body.code in _DELAYED:
             await pace.wait()
+        if message_field := getattr(request.scope.get("route"), "message_field", None):
+            content = {message_field: body.message, "error": body.model_dump(exclude={"truncated"})}
+            return error_response(body.code, orjson.dumps(content))
         return refusal(body)
 
     async def refuse_routing(_: Request, error: Exception) -> Response:
@@ -131,5 +122,5 @@ def add_handlers(app: FastAPI) -> None:
         code = _ROUTER_CODES.get(routing.status_code, "invalid_event")
         return refusal(ErrorBody(code=code, message=f"{routing.detail}; GET /openapi.json lists all routes"))
 
-    app.add_exception_handler(RecallflowError, refuse)
+    app.add_exception_handler(errors.RecallflowError, refuse)
     app.add_exception_handler(HTTPException, refuse_routing)

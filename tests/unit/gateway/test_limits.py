@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from threading import Thread
 from typing import Any
+from unittest.mock import AsyncMock
 from urllib.parse import urlsplit
 
 import httpx
@@ -20,16 +21,8 @@ from prometheus_client import CollectorRegistry
 from starlette.types import Message
 
 from recallflow import process
-from recallflow.connectors.http import server
+from recallflow.connectors.http import errors, server
 from recallflow.connectors.http.app import build_app
-from recallflow.connectors.http.errors import (
-    DELAYED_REFUSALS_MAX,
-    REFUSAL_WAIT_S,
-    REFUSALS_PER_S,
-    STATUSES,
-    Problem,
-    RefusalPace,
-)
 from recallflow.connectors.http.handler import RequestHandler
 from recallflow.connectors.http.requests import Limits
 from recallflow.credentials import KEY_HEADER
@@ -270,8 +263,9 @@ def paths_of(router: Any) -> Iterator[tuple[str, set[str]]]:
             yield route.path, route.methods
 
 
-def test_no_route_reads_a_body_before_credentials() -> None:
-    admission, reads = Everybody(), 0
+def test_refused_credentials_are_delayed_and_no_body_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    admission, reads, delay = Everybody(), 0, AsyncMock()
+    monkeypatch.setattr(errors.RefusalPace, "wait", delay)
     app = build_app(Engine(), admission, Undecided(), Limits(), CollectorRegistry())
 
     async def receive() -> Message:
@@ -279,10 +273,11 @@ def test_no_route_reads_a_body_before_credentials() -> None:
         reads += 1
         return {"type": "http.request", "body": b"{}", "more_body": False}
 
-    async def ask(method: str, path: str, content_type: bytes) -> tuple[int, int]:
-        """Return the status, and how often something of the body was read."""
+    async def ask(method: str, path: str, content_type: bytes) -> tuple[int, int, int]:
+        """Return the status, how often something of the body was read, and how often the response was delayed."""
         nonlocal reads
         reads, status = 0, 0
+        delay.reset_mock()
         scope = {
             "type": "http", "method": method, "path": path, "raw_path": path.encode(),
             "headers": [(b"content-type", content_type)], "query_string": b"", "root_path": "",
@@ -293,12 +288,12 @@ def test_no_route_reads_a_body_before_credentials() -> None:
             status = message.get("status", status)
 
         await app(scope, receive, send)
-        return status, reads
+        return status, reads, delay.await_count
 
     def refuse(*_: object) -> None:
         raise InvalidRecord("unauthenticated", [FieldProblem("", "no credentials")])
 
-    async def ask_all() -> dict[tuple[str, str], tuple[int, int]]:
+    async def ask_all() -> dict[tuple[str, str], tuple[int, int, int]]:
         return {
             (method, path): await ask(method, re.sub(r"{\w+}", "x", path), kind)
             for path, methods in paths_of(app)
@@ -306,27 +301,27 @@ def test_no_route_reads_a_body_before_credentials() -> None:
             for kind in [b"application/x-ndjson" if path.endswith("/batch") else b"application/json"]
         }
 
-    with_bodies = [one for one, (_, read) in asyncio.run(ask_all()).items() if read]
+    with_bodies = [one for one, (_, read, _) in asyncio.run(ask_all()).items() if read]
     assert len(with_bodies) >= 10
     admission.refuse = admission.refuse_unread = refuse
     refused = asyncio.run(ask_all())
-    assert {one: refused[one] for one in with_bodies} == dict.fromkeys(with_bodies, (401, 0))
-    assert [one for one, (_, read) in refused.items() if read] == []
+    assert {one: refused[one] for one in with_bodies} == dict.fromkeys(with_bodies, (401, 0, 1))
+    assert [one for one, (_, read, _) in refused.items() if read] == []
 
 
 def test_many_refusals_wait_and_few_do_not() -> None:
     now_s = 0.0
-    pace = RefusalPace(lambda: now_s)
-    waits = [pace.wait_s() for _ in range(REFUSALS_PER_S + 5)]
-    assert waits == [0.0] * REFUSALS_PER_S + [REFUSAL_WAIT_S] * 5
+    pace = errors.RefusalPace(lambda: now_s)
+    waits = [pace.wait_s() for _ in range(errors.REFUSALS_PER_S + 5)]
+    assert waits == [0.0] * errors.REFUSALS_PER_S + [errors.REFUSAL_WAIT_S] * 5
     now_s = 1.0
     assert pace.wait_s() == 0.0
 
 
 def test_delayed_refusals_are_few() -> None:
     async def held() -> int:
-        pace = RefusalPace(lambda: 0.0)
-        waiting = [asyncio.ensure_future(pace.wait()) for _ in range(REFUSALS_PER_S + 2 * DELAYED_REFUSALS_MAX)]
+        pace = errors.RefusalPace(lambda: 0.0)
+        waiting = [asyncio.ensure_future(pace.wait()) for _ in range(3 * errors.DELAYED_REFUSALS_MAX)]
         await asyncio.sleep(0)
         delayed = [one for one in waiting if not one.done()]
         for one in delayed:
@@ -334,7 +329,7 @@ def test_delayed_refusals_are_few() -> None:
         await asyncio.gather(*delayed, return_exceptions=True)
         return len(delayed)
 
-    assert asyncio.run(held()) == DELAYED_REFUSALS_MAX
+    assert asyncio.run(held()) == errors.DELAYED_REFUSALS_MAX
 
 
 def test_one_credential_holds_a_share_of_bodies_and_batches() -> None:
@@ -344,9 +339,9 @@ def test_one_credential_holds_a_share_of_bodies_and_batches() -> None:
         with ExitStack() as under_way:
             for _ in range(most):
                 under_way.enter_context(share(evil))
-            with pytest.raises(Problem) as refused, share(evil):
+            with pytest.raises(errors.Problem) as refused, share(evil):
                 pass
-            assert STATUSES[refused.value.body.code] == 429
+            assert errors.STATUSES[refused.value.body.code] == 429
             with share(honest):
                 pass
 
@@ -356,9 +351,9 @@ def test_tenant_over_its_share_of_requests_is_refused_alone() -> None:
     with ExitStack() as under_way:
         for _ in range(16):
             under_way.enter_context(handler.slot("noisy"))
-        with pytest.raises(Problem) as refused, handler.slot("noisy"):
+        with pytest.raises(errors.Problem) as refused, handler.slot("noisy"):
             pass
-        assert STATUSES[refused.value.body.code] == 429
+        assert errors.STATUSES[refused.value.body.code] == 429
         with handler.slot("quiet"):
             pass
     with handler.slot("noisy"):
