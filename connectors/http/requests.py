@@ -71,7 +71,7 @@ class Parameter(NamedTuple):
         if "boolean" in kinds:
             return _BOOLEANS.get(text, text)
         if ("integer" in kinds and _WHOLE.fullmatch(text)) or ("number" in kinds and _NUMBER.fullmatch(text)):
-            return orjson.loads(text.removeprefix("+").encode()) if "." in text else int(text)
+            return float(text) if "." in text else int(text)
         return text
 
     def description(self, location: str) -> dict[str, Any]:

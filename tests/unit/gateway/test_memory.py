@@ -263,6 +263,11 @@ def test_unknown_parameter_is_refused_by_name(
     assert (engine.asked, engine.stored) == ([], [])
 
 
+def test_decimal_parameter_may_begin_with_zeros(engine: Engine, client: httpx.Client) -> None:
+    assert client.get(f"/memories?{SCOPE}&filters.min_confidence=00.5").status_code == 200
+    assert engine.asked[0][0].model_dump()["filters"]["min_confidence"] == 0.5
+
+
 def test_ignored_parameters_of_mem0_clients_are_accepted(client: httpx.Client) -> None:
     assert client.get("/mem0/acme/v1/ping/?org_id=o&project_id=p").status_code == 200
 
