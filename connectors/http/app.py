@@ -49,9 +49,8 @@ def build_app(
         for router in (routes.graph_routes(handler), explore, routes.rollout_routes(handler, rollouts)):
             app.include_router(router, prefix=prefix)
     app.include_router(explore, prefix=DASHBOARD_PREFIX)
-    app.include_router(explorer.routes(handler))
-    app.include_router(mem0_routes.routes(handler))
-    app.include_router(zep_routes.routes(handler))
+    for module in (explorer, mem0_routes, zep_routes):
+        app.include_router(module.routes(handler))
     app.add_middleware(PathDecoder)
     app.add_middleware(ConcurrencyLimit, limits=limits, metrics=RequestMetrics(registry))
     app.add_middleware(TracingMiddleware)  # outside of the limit, so that refusals are traced too

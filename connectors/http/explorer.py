@@ -21,7 +21,6 @@ from recallflow.errors import InvalidRecord, UsageError
 from recallflow.owner import Owner
 from recallflow.queries import UserStats
 
-EXPLORER_PAGE, HOME_PAGE, REFERENCE_PAGE = "index.html", "home.html", "reference.html"
 LIBRARY = "library/d3.js"  # our name of the drawing library
 _PACKAGE, _FILE_IN_PACKAGE = "gravis", "gravis/_internal/plotting/third_party/d3/d3.v7.min.def.js"
 _MEDIA_TYPES = {
@@ -76,7 +75,7 @@ def routes(handler: RequestHandler) -> APIRouter:
         permitted = [one._asdict() for one in permitted_owners(handler, credentials_of(request))]
         return Response(orjson.dumps({"owners": permitted}), media_type=JSON)
 
-    for path, name in (("/", HOME_PAGE), ("/docs", REFERENCE_PAGE), ("/explore", EXPLORER_PAGE)):
+    for path, name in (("/", "home.html"), ("/docs", "reference.html"), ("/explore", "index.html")):
         router.add_api_route(path, partial(send_file, name))
     router.add_api_route("/explore/{name:path}", send_file)
     return router

@@ -29,7 +29,6 @@ ROUTING_HEADER, ORGANISATIONS_HEADER = "x-workspace-routing", "x-organisations"
 _AUTO = "auto"
 AnyEvent = TypeVar("AnyEvent", bound=Event)
 Mappings = Callable[[str], Mapping[str, str | None]]  # tenant → its mapping of project owners to workspaces
-ACCEPTED = 202
 REQUIRED_IDS, OPTIONAL_IDS = frozenset(("tenant_id", "user_id")), frozenset(("environment", "project_id"))
 _WAITS = {None: False, "stored": False, "applied": True}
 PENDING_LINES = 1_024
@@ -83,7 +82,6 @@ class RequestHandler:
 
     @contextmanager
     def _share(self, kind: str, holder: object, limit: int) -> Iterator[None]:
-        """Count a request of one holder in progress. Raise Problem (`too_many_requests`) above the limit."""
         if self._in_progress[kind, holder] >= limit:
             raise Problem("too_many_requests", f"{limit} of {kind} are in progress: send it again in a second")
         self._in_progress[kind, holder] += 1
@@ -192,7 +190,7 @@ class RequestHandler:
 
 
 def accepted(stored: StoredEvent) -> Response:
-    return Response(orjson.dumps(stored_fields(stored)), ACCEPTED, media_type=JSON)
+    return Response(orjson.dumps(stored_fields(stored)), 202, media_type=JSON)
 
 
 def stored_fields(stored: StoredEvent) -> dict[str, object]:

@@ -26,7 +26,6 @@ PAGE_CHARACTERS = 8_000_000  # size limit of a page's memories
 _PROBLEMS = {"extra_forbidden": "is not supported here: leave it out"}
 T = TypeVar("T", bound=BaseModel)
 _LOGICAL = {"AND": "all", "OR": "any", "NOT": "not"}
-_FIELDS = (AGENT, APP, RUN, "categories", "created_at", "metadata")
 _ANY = "*"
 _FilterMaker = Callable[[list[Any]], dict[str, Any]]  # values → a filter of ours
 
@@ -209,29 +208,27 @@ def expires_at(date: str | None) -> str | None:
         raise invalid("expiration_date", "is no date; give YYYY-MM-DD") from None
 
 
-def parse_filters(filters: Mapping[str, Any] | None, entities: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+def parse_filters(body: Body) -> tuple[str, dict[str, Any]]:
     """Return the owner, and our filters for mem0's `filters` and the entities outside of them. Raise InvalidRecord."""
-    required, conditions = _split_entities(filters or {}, entities)
+    required, conditions = _split_entities(body)
     user_id, kind = owner_of(required)
     conditions += [{entity: name} for entity, name in required.items() if entity != kind]
     converted = [one for condition in conditions for one in _convert(condition, 1)]
     return user_id, {"all": converted} if converted else {}
 
 
-def entities_only(filters: Mapping[str, Any] | None, entities: Mapping[str, str]) -> dict[str, str]:
+def entities_only(body: Body) -> dict[str, str]:
     """Return the entities of a request whose filters may contain nothing else. Raise InvalidRecord."""
-    required, conditions = _split_entities(filters or {}, entities)
+    required, conditions = _split_entities(body)
     if conditions:
         raise invalid(f"filters.{next(iter(conditions[0]))}", f"is no entity; there are {', '.join(ENTITIES)}")
     return required
 
 
-def _split_entities(
-    filters: Mapping[str, Any], entities: Mapping[str, str]
-) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Split filters into required entities, including `entities`, and the other conditions."""
-    required, conditions = dict(entities), []
-    for field, value in _required_conditions(filters):
+def _split_entities(body: Body) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Return the required entities, inside and outside of the filters, and the other conditions."""
+    required, conditions = body.entities, []
+    for field, value in _required_conditions(body.filters or {}):
         name = _single_name(value)
         if field not in ENTITIES or name is None:
             conditions.append({field: value})
@@ -280,13 +277,13 @@ def _convert(condition: Mapping[str, Any], level: int) -> Iterator[dict[str, Any
                 raise invalid("filters.metadata", "is no object of fields and values")
             for name, comparison in value.items():
                 yield from _comparisons(f"metadata.{name}", comparison, partial(_metadata_filter, name))
-        elif field in _FIELDS:
+        elif field in _FILTER_MAKERS:
             yield from _comparisons(field, value, _FILTER_MAKERS[field])
         elif field == USER:
             problem = "must be one user, at the top level or in AND: a request reads the memories of one user"
             raise invalid("filters.user_id", problem)
         else:
-            known = ", ".join((*ENTITIES, *_FIELDS[3:], *_LOGICAL))
+            known = ", ".join((*ENTITIES, "categories", "created_at", "metadata", *_LOGICAL))
             raise invalid(f"filters.{field}", f"is not supported; there are {known}")
 
 
@@ -299,15 +296,12 @@ def _comparisons(field: str, value: Any, make: _FilterMaker) -> Iterator[dict[st
         values = operand if isinstance(operand, list) else [operand]
         if _ANY in values:
             raise invalid(f"filters.{field}", "cannot be any (*): name a value, or leave it out")
-        match operator:
-            case "eq" | "in":
-                yield make(values)
-            case "contains" if field == "categories":
-                yield make(values)
-            case "ne" | "nin":
-                yield {"not": make(values)}
-            case _:
-                raise invalid(f"filters.{field}.{operator}", "is not supported; there are eq, ne, in, nin")
+        if operator in ("eq", "in") or (field, operator) == ("categories", "contains"):
+            yield make(values)
+        elif operator in ("ne", "nin"):
+            yield {"not": make(values)}
+        else:
+            raise invalid(f"filters.{field}.{operator}", "is not supported; there are eq, ne, in, nin")
 
 
 def _metadata_filter(name: str, values: list[Any]) -> dict[str, Any]:

@@ -62,13 +62,10 @@ async def list_versions(calls: ClientCalls) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-_STORED_FIELDS = ("role", "content", "name")  # of a message
-
-
 async def add(calls: ClientCalls) -> dict[str, Any]:
     """Store each message as one memory."""
     body = requests.read(requests.Add, await calls.body())
-    entities = requests.entities_only(body.filters, body.entities)
+    entities = requests.entities_only(body)
     user_id, shared = requests.owner_and_fields(entities, body.metadata)
     if body.timestamp is not None:
         shared["timestamp"] = format_time(round(body.timestamp * 1000))
@@ -84,7 +81,7 @@ async def add(calls: ClientCalls) -> dict[str, Any]:
 
 def _event(message: dict[str, Any], expires_at: str | None) -> dict[str, Any]:
     """Return the event of a message. An expiring one becomes a memory, because messages do not expire."""
-    fields = {name: message[name] for name in _STORED_FIELDS if name in message}
+    fields = {name: message[name] for name in ("role", "content", "name") if name in message}
     if expires_at is None:
         return {"type": "message"} | fields
     event = {"type": "memory", "kind": "message", "name": fields.get("name") or fields.get("role", "user")}
@@ -103,7 +100,7 @@ async def search(calls: ClientCalls) -> dict[str, Any]:
 
 def _owner_and_filters(body: requests.Search | requests.GetAll) -> tuple[str, dict[str, Any]]:
     """Return the owner and our filters of a request, whose entities may be inside and outside of its filters."""
-    user_id, filters = requests.parse_filters(body.filters, body.entities)
+    user_id, filters = requests.parse_filters(body)
     if body.categories:
         filters = filters | {"categories": body.categories}
     if isinstance(body, requests.GetAll):
@@ -175,7 +172,7 @@ async def delete(calls: ClientCalls) -> dict[str, Any]:
 async def delete_all(calls: ClientCalls) -> dict[str, Any]:
     """Forget all memories of an owner, or of one session."""
     body: requests.Body = calls.parameters
-    entities = requests.entities_only(body.filters, body.entities)
+    entities = requests.entities_only(body)
     user_id, kind = requests.owner_of(entities)
     if others := entities.keys() - {kind, RUN}:
         problem = f"is not supported here: delete by {USER}, by {USER} and {RUN}, or by one entity alone"

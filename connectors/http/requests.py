@@ -28,7 +28,6 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?")
 _BOOLEANS = {"true": True, "false": False}
 _CREDENTIALS = {name.encode(): name for name in (TOKEN_HEADER, KEY_HEADER, USER_HEADER)}
-_UTF_8 = ("utf-8", "utf8")
 _READ_FACTOR = 8  # a body is read up to this many times its limit, because a client sends all before it reads an error
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -166,7 +165,7 @@ def check_type(request: Request, expected: str = JSON) -> None:
     if kind.strip() != expected:
         raise Problem("unsupported_media_type", f"send content-type: {expected}")
     for name, _, value in (detail.partition("=") for detail in details):
-        if name.strip() == "charset" and value.strip().strip('"') not in _UTF_8:
+        if name.strip() == "charset" and value.strip().strip('"') not in ("utf-8", "utf8"):
             raise Problem("unsupported_media_type", "send UTF-8, and charset=utf-8 or no charset")
 
 

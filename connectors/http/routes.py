@@ -1,6 +1,4 @@
-"""Routes of the gateway, with their OpenAPI 3.1 description, whose schemas equal the schemas of the topics.
-
-The routes are probes, queries and events, memories and episodes, the graph and its rollout."""
+"""Routes of the gateway, with their OpenAPI 3.1 description, whose schemas equal the schemas of the topics."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +15,7 @@ from pydantic.json_schema import JsonSchemaMode
 
 from recallflow import queries, responses
 from recallflow.connectors.http.errors import JSON, STATUSES, Problem
-from recallflow.connectors.http.handler import ACCEPTED, BatchResponse, RequestHandler, accepted, waits
+from recallflow.connectors.http.handler import BatchResponse, RequestHandler, accepted, waits
 from recallflow.connectors.http.requests import CheckedRoute, Parameters, check_type, credentials_of, with_fields
 from recallflow.connectors.probes import exposition
 from recallflow.control import DEFAULT, Rollout
@@ -234,7 +232,6 @@ _MEMORY_ID = ("memory_id",)
 _UPDATE = Parameters(MemoryUpdate, only=Event.model_fields, in_path=_MEMORY_ID)
 _FORGET = Parameters(MemoryForget, only=Event.model_fields, in_path=_MEMORY_ID)
 _CHANGE_BODY = json_body(reference("MemoryFields"), change={"content": "Ann is allergic to nuts.", "tags": ["health"]})
-_NOT_FOUND = (404,)
 
 
 def _add_query(
@@ -270,8 +267,8 @@ def memory_routes(handler: RequestHandler) -> APIRouter:
     accepting = partial(operation, waits=True, status=202, answer="Accepted", refusals=(404, 409))
     get, history = (Parameters(model, in_path=_MEMORY_ID) for model in (queries.MemoryGet, queries.MemoryHistory))
     _add_query(router, handler, "/memories", "memories", Parameters(queries.MemoriesList), "Memories, the newest first")
-    _add_query(router, handler, path, "get", get, "One memory", _NOT_FOUND)
-    _add_query(router, handler, f"{path}/history", "history", history, "Its versions", _NOT_FOUND)
+    _add_query(router, handler, path, "get", get, "One memory", (404,))
+    _add_query(router, handler, f"{path}/history", "history", history, "Its versions", (404,))
 
     described = accepting("Change a memory", parameters=_UPDATE, body=_CHANGE_BODY)
 
@@ -311,8 +308,8 @@ def explore_routes(handler: RequestHandler) -> APIRouter:
     """Return the routes of /graph/explore, which are mounted under more prefixes than the others."""
     router = APIRouter(route_class=CheckedRoute)
     explore = Parameters(queries.GraphExplore)
-    post = operation("The same, of many nodes", body=_EXPLORED, refusals=_NOT_FOUND)
-    _add_query(router, handler, "/graph/explore", "explore", explore, "A part of the graph", _NOT_FOUND, post)
+    post = operation("The same, of many nodes", body=_EXPLORED, refusals=(404,))
+    _add_query(router, handler, "/graph/explore", "explore", explore, "A part of the graph", (404,), post)
     return router
 
 
@@ -347,6 +344,6 @@ def rollout_routes(handler: RequestHandler, rollouts: Rollouts) -> APIRouter:
                 raise Problem("invalid_event", "is missing: the decision is stored with its author and reason", name)
         await rollouts.decide(rollout, credentials_of(request), handler.limits.timeout_s)
         content = {name: getattr(rollout, name) for name in ("tenant_id", "mode", "by", "why")}
-        return Response(orjson.dumps(content), ACCEPTED, media_type=JSON)
+        return Response(orjson.dumps(content), 202, media_type=JSON)
 
     return router

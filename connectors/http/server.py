@@ -9,6 +9,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from ipaddress import ip_address
+from itertools import chain
 from typing import Any
 
 import uvicorn
@@ -34,7 +35,6 @@ _MISDIRECTED = ErrorBody(
 PROBES = ("/livez", "/readyz", "/metrics")  # answered under any load
 _BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _NO_ROUTE = "none"
-_SERVER_ERROR = 500  # the first status of server errors
 _TRACE_HEADER = TRACE_HEADER.encode()
 _METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
 
@@ -115,13 +115,11 @@ class ConnectionPool:
         if (now_s := time.monotonic()) >= self._logged_s + LOG_INTERVAL_S:
             self._logged_s = now_s
             _log.warning("%s connections are open, which is the limit: idle ones are closed", f"{self.limit:,}")
-        for idle in (self._unadmitted, self._admitted):
-            if idle:
-                first = next(iter(idle))
-                del idle[first]
-                first.transport.abort()
-                return True
-        return False
+        connection = next(chain(self._unadmitted, self._admitted), None)
+        if connection is not None:
+            self.remove(connection)
+            connection.transport.abort()
+        return connection is not None
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -328,7 +326,7 @@ class TracingMiddleware:
                     span.update_name(f"{method} {path}")
                     span.set_attribute("http.route", path)
                 span.set_attribute("http.response.status_code", message["status"])
-                if message["status"] >= _SERVER_ERROR:
+                if message["status"] >= 500:
                     fail(span, str(message["status"]))
                 names = [(name.encode(), value) for name, value in trace_headers() if value is not None]
                 message = {**message, "headers": [*message.get("headers", ()), *names]}

@@ -305,7 +305,7 @@ JSON = st.recursive(
 @given(filters=st.dictionaries(st.sampled_from(("AND", "OR", "NOT", "metadata", "created_at", "run_id")), JSON))
 def test_any_filters_are_refused_or_taken_by_a_query(filters: dict[str, Any]) -> None:
     try:
-        user_id, ours = parse_filters(filters, {"user_id": "ann"})
+        user_id, ours = parse_filters(requests.Body(filters=filters, user_id="ann"))
     except InvalidRecord:
         return
     try:
