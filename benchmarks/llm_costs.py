@@ -132,7 +132,7 @@ async def spent(url: str, grouped: list[list[PositionedRequest]]) -> dict[str, C
 
     await asyncio.gather(*map(ask, grouped))
     await asyncio.gather(model.close(), service.close())
-    costs: dict[str, Cost] = {task: one for (_, task), one in (model.meter.spent() | service.meter.spent()).items()}
+    costs: dict[str, Cost] = {task: one for (_, task), one in (model.meter.spent | service.meter.spent).items()}
     return costs | {"all": reduce(Cost.plus, costs.values())}
 
 

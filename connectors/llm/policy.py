@@ -125,8 +125,8 @@ class Meter:
     def __init__(self, model: str) -> None:
         self.model = model
         self.breaker_open = False  # open or half-open, after repeated failures
-        self._spent: defaultdict[tuple[str, Task], Cost] = defaultdict(Cost)
-        self._failures: Counter[tuple[Task, ModelFailure]] = Counter()
+        self.spent: defaultdict[tuple[str, Task], Cost] = defaultdict(Cost)  # by tenant and task
+        self.failures: Counter[tuple[Task, ModelFailure]] = Counter()
         self._named_tenants: set[str] = set()
 
     def spend(self, tenant_id: str, task: Task, spent: Cost) -> None:
@@ -134,17 +134,11 @@ class Meter:
         if len(self._named_tenants) < TENANTS_NAMED:
             self._named_tenants.add(tenant_id)
         label = tenant_id if tenant_id in self._named_tenants else OTHERS
-        self._spent[label, task] = self._spent[label, task].plus(spent)
+        self.spent[label, task] = self.spent[label, task].plus(spent)
 
     def fail(self, task: Task, code: ModelFailure) -> None:
         """Count a call that failed after its last attempt."""
-        self._failures[task, code] += 1
-
-    def spent(self) -> dict[tuple[str, Task], Cost]:
-        return dict(self._spent)
-
-    def failures(self) -> dict[tuple[Task, ModelFailure], int]:
-        return dict(self._failures)
+        self.failures[task, code] += 1
 
 
 def estimate_tokens(*texts: str) -> int:

@@ -124,7 +124,7 @@ def test_passing_fault_is_retried(
     llm_server.fail(fault, times=None)
     asked = model.load(attempts=3)
     assert (model.ask(asked), llm_server.calls) == (code, {"classify": calls})
-    assert asked.meter.failures() == {("classify", code): 1}
+    assert asked.meter.failures == {("classify", code): 1}
     llm_server.heal()
     assert model.ask(asked) == "ok"
     once = model.load()
@@ -205,8 +205,8 @@ def test_abandoned_calls_count_as_failures(llm_server: LlmServer, model: Model) 
     asked = model.load()
     model.run(given_up(asked))
     assert model.ask(asked) == "left_alone"
-    assert asked.meter.failures() == {("classify", "timeout"): FAILURES, ("classify", "left_alone"): 1}
-    assert asked.meter.spent() == {("acme", "classify"): Cost(FAILURES)}
+    assert asked.meter.failures == {("classify", "timeout"): FAILURES, ("classify", "left_alone"): 1}
+    assert asked.meter.spent == {("acme", "classify"): Cost(FAILURES)}
 
 
 @pytest.mark.parametrize("fault", ["cut", Fault("status", status=503), Fault("status", status=401)], ids=str)
@@ -284,7 +284,7 @@ def test_tenant_limit_stops_no_other(llm_server: LlmServer, model: Model, time: 
     time.now_s += 12 * 3_600 - 1
     assert model.ask(asked) == "over_budget"
     time.now_s += 1  # midnight in UTC
-    assert (model.ask(asked), asked.meter.failures()) == ("ok", {("classify", "over_budget"): 4})
+    assert (model.ask(asked), asked.meter.failures) == ("ok", {("classify", "over_budget"): 4})
 
 
 def test_failed_call_returns_its_reservation(llm_server: LlmServer, model: Model) -> None:
@@ -334,14 +334,14 @@ def test_calls_and_tokens_are_metered_by_tenant_and_task(llm_server: LlmServer, 
     llm_server.fail("cut", "invalid_json")
     assert model.ask(asked) == "ok"  # the third time; what was malformed was written, and costs
     assert model.ask(asked, "globex", PROMPT._replace(task="extract")) == "ok"
-    assert asked.meter.spent() == {("acme", "classify"): Cost(3, 12, 14), ("globex", "extract"): Cost(1, 6, 7)}
+    assert asked.meter.spent == {("acme", "classify"): Cost(3, 12, 14), ("globex", "extract"): Cost(1, 6, 7)}
 
     async def embedded() -> Cost:
         service = OpenAiEmbeddings("e-1", 64, Endpoint(llm_server.url), Policy(5, timing=time.timing))
         llm_server.fail("nan", "cut")
         found = await service.embed("acme", ["two words"])
         await service.close()
-        assert service.meter.spent() == {("acme", "embed"): found.spent}
+        assert service.meter.spent == {("acme", "embed"): found.spent}
         return found.spent
 
     assert model.run(embedded()) == Cost(3, 4, 0)
@@ -352,7 +352,7 @@ def test_tenants_beyond_so_many_are_metered_together(model: Model) -> None:
     for n in range(103):
         asked.meter.spend(f"t{n}", "classify", Cost(1, 2, 3))
     asked.meter.spend("t0", "classify", Cost(1, 2, 3))
-    spent = asked.meter.spent()
+    spent = asked.meter.spent
     assert (len(spent), spent["other", "classify"], spent["t0", "classify"]) == (101, Cost(3, 6, 9), Cost(2, 4, 6))
 
 
