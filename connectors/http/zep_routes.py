@@ -19,6 +19,7 @@ from recallflow.connectors.http.compatible import PAGED_MEMORIES_MAX, ClientCall
 from recallflow.connectors.http.errors import Problem
 from recallflow.connectors.http.handler import RequestHandler
 from recallflow.connectors.http.mem0_requests import MESSAGES_MAX, RUN, USER, Fields, invalid, not_found, owner_of, read
+from recallflow.connectors.logs.owners import ZEP_ROLES
 from recallflow.errors import InvalidRecord
 from recallflow.fields import Fraction, Role
 from recallflow.graphs import Fact
@@ -27,7 +28,6 @@ from recallflow.service import check_forgotten
 
 SESSION_CHARACTERS = 120  # limit of a session's id, because the owner `run:ID` may have at most 128
 FACTS_MAX, QUESTION_MESSAGES = 5, 4  # facts in a session's memory; the newest messages are the query for them
-ROLES = {"norole": "user", "ai": "assistant", "human": "user"}  # role of Zep's and LangChain's clients → our role
 OK = {"message": "OK"}
 Scope = Literal["facts", "messages", "edges", "episodes"]  # the first two are of sessions, the others of the graph
 
@@ -97,7 +97,7 @@ class NewMessage(Fields):
     def event(self, session_id: str) -> dict[str, Any]:
         """Return the event: `role_type` becomes its role, and `role` the name of its author. Raise InvalidRecord."""
         kind = self.role_type or self.role or ""
-        role = ROLES.get(kind, kind)
+        role = ZEP_ROLES.get(kind, kind)
         if role not in get_args(Role):
             raise invalid("role_type", f"is {kind!r}: give user, assistant, system, tool or function")
         optional = {"name": self.role, "metadata": self.metadata, "timestamp": self.created_at}

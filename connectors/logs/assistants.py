@@ -46,14 +46,10 @@ def each_conversation(
 
 def _has_several(files: Sequence[LogFile], field: str) -> bool:
     """Return whether the files hold conversations of several accounts. Read only as much as needed."""
-    first = ""
-    for file in files:
-        for _, text in elements_with_fields(file, EACH, field):
-            account = _account(log.parse(text), field)
-            first = first or account
-            if account not in ("", first):
-                return True
-    return False
+    values = (log.parse(text) for file in files for _, text in elements_with_fields(file, EACH, field))
+    accounts = filter(None, (_account(value, field) for value in values))
+    first = next(accounts, "")
+    return any(account != first for account in accounts)
 
 
 def _account(value: object, field: str) -> str:
@@ -190,9 +186,7 @@ def _account_names(source: LogFile) -> Iterator[tuple[str, str]]:
     for file in source.members:
         if log.file_name(file.name) == "users.json":
             for one in map(log.parse, elements(file)):
-                if name := log.author_name(log.field_of(one, "email_address")) or log.author_name(
-                    log.field_of(one, "full_name")
-                ):
+                if name := log.author_name(log.field_of(one, "email_address"), log.field_of(one, "full_name")):
                     yield log.as_text(one.get("uuid")), name
 
 

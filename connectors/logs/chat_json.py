@@ -13,9 +13,7 @@ logs of one name never share an id.
 LoCoMo's samples have two people and many sessions:
 
     [{"sample_id": "conv-1", "conversation": {"session_1_date_time": "1:56 pm on 8 May, 2023",
-                                              "session_1": [{"speaker", "dia_id", "text", "blip_caption"?}]}}]
-
-Invalid data is never omitted. It becomes an invalid event, which the decode step refuses with a reason."""
+                                              "session_1": [{"speaker", "dia_id", "text", "blip_caption"?}]}}]"""
 
 import hashlib
 import re
@@ -63,7 +61,11 @@ def _read_openai(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     as_document = is_document(start)
     if as_document and start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         name = next(filter(None, map(messages_field, first)), "messages")
-        yield from _read_conversation(source, conversations, name)
+        fields = members(source, without=name)  # read first, because they may follow any number of messages
+        if "role" in fields:
+            yield from conversations.events(fields, 1)
+        else:
+            yield from conversations.conversation_events(fields, 1, map(_parsed_or_cut, elements(source, name)))
         return
     for number, text in enumerate(records(source, as_document=as_document), start=1):
         element = _parsed_or_cut(text)
@@ -209,14 +211,6 @@ def _from_sharegpt(message: dict[str, Any]) -> dict[str, Any]:
     return rest | {"role": standard_role, "content": content}
 
 
-def _read_conversation(source: LogFile, conversations: Conversations, name: str) -> Iterator[bytes]:
-    """Yield the events of one conversation. Read its fields first: they may follow any number of messages."""
-    fields = members(source, without=name)
-    if "role" in fields:
-        return conversations.events(fields, 1)
-    return conversations.conversation_events(fields, 1, map(_parsed_or_cut, elements(source, name)))
-
-
 def _first_filled(element: dict[str, Any], keys: Iterable[str], default: object = None) -> object:
     """Return the first of the named fields that is not empty."""
     return next((element[key] for key in keys if element.get(key) not in (None, "")), default)
@@ -253,7 +247,6 @@ SHAREGPT = LogFormat(
 
 
 _SESSION = re.compile(r"session_(\d+)")
-_LOCOMO_TIME = "%I:%M %p on %d %B, %Y"
 
 
 def _read_locomo(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
@@ -283,7 +276,7 @@ def _sample_events(sample: object, scope: ImportScope) -> Iterator[dict[str, Any
 def _locomo_time(written: object) -> object:
     """Convert `1:56 pm on 8 May, 2023` to RFC 3339 in UTC. Other values stay, and are refused as timestamps."""
     try:
-        return datetime.strptime(str(written), _LOCOMO_TIME).replace(tzinfo=UTC).isoformat()
+        return datetime.strptime(str(written), "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC).isoformat()
     except ValueError:
         return written
 

@@ -231,8 +231,7 @@ class _Scanner:
 
     def _skip_scalar(self) -> None:
         self._at += 1  # a bracket that closes nothing is passed as well
-        while self.peek(_SCALAR) is None and self._read_on():
-            pass
+        self.peek(_SCALAR)
 
     def _skip(self, pattern: "re.Pattern[bytes]") -> None:
         found = pattern.match(self._buffer, self._at)

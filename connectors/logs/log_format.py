@@ -198,11 +198,12 @@ def valid_id(text: object) -> str:
     return f"{valid[: _ID_CHARACTERS - 33]}~{digest}"
 
 
-def author_name(text: object) -> str | None:
-    """Return a valid author name; None for an empty one."""
-    if not isinstance(text, str):
-        return None
-    return " ".join(_CONTROL.sub(" ", _INVISIBLE.sub("", _without_surrogates(text))).split())[:_NAME_CHARACTERS] or None
+def author_name(*texts: object) -> str | None:
+    """Return the first text that is not empty as a valid author name; None without one."""
+    for text in (_without_surrogates(text) for text in texts if isinstance(text, str)):
+        if name := " ".join(_CONTROL.sub(" ", _INVISIBLE.sub("", text)).split()):
+            return name[:_NAME_CHARACTERS]
+    return None
 
 
 def _without_surrogates(text: str) -> str:

@@ -100,7 +100,7 @@ def mail_events(mail: bytes, scope: ImportScope, where: str) -> Iterable[bytes]:
         role="user",
         content="\n\n".join(filter(None, (subject if shows_subject else "", text))),
         time=time,
-        name=log.author_name(name) or log.author_name(address) or log.author_name(sender),
+        name=log.author_name(name, address, sender),
         metadata={"source": "mbox", "subject": subject[:500], "from": address[:500]},
     )
 

@@ -34,15 +34,14 @@ from typing import Any
 
 from recallflow.connectors.http.mem0_requests import ENTITIES, owner_and_fields
 from recallflow.connectors.logs import log_format as log
+from recallflow.connectors.logs import owners
 from recallflow.connectors.logs.documents import elements, first_objects, members
 from recallflow.connectors.logs.log_format import ImportScope, LogFormat
-from recallflow.connectors.logs.owners import field_roles, first_named, identifier_text, is_scalar, unclear_identities
 from recallflow.connectors.logs.sources import LogFile
 from recallflow.errors import InvalidRecord, UsageError
 
 _MEM0_LISTS = ("results", "memories", "history")
 _FIRST_BYTES = 64 * 1024  # in which the names of the lists appear
-_GRAPH_LISTS = ("relations", "entities")
 
 
 def _first_items(start: bytes) -> list[dict[str, Any]]:
@@ -66,7 +65,7 @@ def _read_mem0(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
         pages = log.field_of(value, list_name) if list_name else None  # a line may be a further page
         for one in pages if isinstance(pages, list) else [value]:
             yield from memory_events(one, scope, f"{source.name}, {number}")
-    if any(name in one for one in start for name in _GRAPH_LISTS):
+    if any("relations" in one or "entities" in one for one in start):
         scope.leave_out("relations of mem0's graph")
 
 
@@ -103,7 +102,7 @@ def memory_events(memory: Any, scope: ImportScope, where: str) -> Iterable[bytes
 
 def _mem0_owner(memory: dict[str, Any], scope: ImportScope) -> tuple[str, dict[str, Any]]:
     """Return the owner, and the event fields that mem0's other entities become. Raise InvalidRecord."""
-    ids = {kind: name for kind in ENTITIES if isinstance(name := identifier_text(memory.get(kind)), str) and name}
+    ids = {kind: one for kind in ENTITIES if isinstance(one := owners.identifier_text(memory.get(kind)), str) and one}
     metadata = memory.get("metadata")
     labels = metadata if isinstance(metadata, dict) else None
     owner, fields = owner_and_fields(ids or {ENTITIES[0]: scope.user_id}, labels)
@@ -112,9 +111,9 @@ def _mem0_owner(memory: dict[str, Any], scope: ImportScope) -> tuple[str, dict[s
 
 def _unclear_owners(memory: dict[str, Any], scope: ImportScope) -> list[str]:
     """Return the fields that look like the owner of a memory without any of mem0's entities."""
-    if scope.user_given or any(is_scalar(memory.get(kind)) and memory[kind] != "" for kind in ENTITIES):
+    if scope.user_given or any(owners.is_scalar(memory.get(kind)) and memory[kind] != "" for kind in ENTITIES):
         return []
-    return unclear_identities(name for name, value in memory.items() if value)
+    return owners.unclear_identities(name for name, value in memory.items() if value)
 
 
 def _categories_and_expiry(memory: dict[str, Any]) -> dict[str, object]:
@@ -152,7 +151,6 @@ def _history_event(step: dict[str, Any], owner: str, fields: dict[str, Any], sco
 _THREAD_LISTS, _FACT_LISTS = ("threads", "sessions"), ("edges", "facts")
 _ZEP_LISTS = (*_THREAD_LISTS, "messages", "episodes", *_FACT_LISTS)
 _OWNER_FIELDS = ("user_id", "group_id", "graph_id")
-_ZEP_ROLES = {"norole": "user", "human": "user", "ai": "assistant"}
 _SPEAKER_AND_TEXT = re.compile(r"(?P<name>[^:\n]{1,100}): ?(?P<text>.*)", re.DOTALL)
 
 
@@ -249,9 +247,9 @@ def _owner(record: dict[str, Any], scope: ImportScope) -> str:
     """Return a thread's user or a graph's group. Raise UsageError if another field looks like the owner."""
     if scope.user_given:
         return scope.user_id
-    roles = field_roles(record)
+    roles = owners.field_roles(record)
     names = (*(name for name in _OWNER_FIELDS if name in record), *roles.owners)
-    if (name := first_named(record, names)) is not None and (owner := log.author_name(log.as_text(record[name]))):
+    if (key := owners.first_named(record, names)) is not None and (owner := log.author_name(log.as_text(record[key]))):
         return log.valid_id(owner)
     if unclear := [name for name in roles.people if record[name]]:
         raise UsageError(f"{', '.join(unclear)} of a record may be its owner: name it user_id, or give --user NAME")
@@ -265,7 +263,7 @@ def _zep_message(message: Any, session: str, owner: str, scope: ImportScope, whe
     if not isinstance(content, str) or not content.strip():
         return scope.leave_out(log.EMPTY)
     role, role_type = message.get("role"), message.get("role_type")
-    names = message.get("name"), role if role_type is not None and role != role_type else None
+    other_name = role if role_type is not None and role != role_type else None
     return scope.message_events(
         owner,
         message_id=log.as_text(message.get("uuid")) or where,
@@ -273,13 +271,13 @@ def _zep_message(message: Any, session: str, owner: str, scope: ImportScope, whe
         role=_role(role_type or role),
         content=content,
         time=log.time_text(message.get("created_at")),
-        name=next(filter(None, map(log.author_name, names)), None),
+        name=log.author_name(message.get("name"), other_name),
         metadata={"source": "zep"},
     )
 
 
 def _role(written: object) -> object:
-    return _ZEP_ROLES.get(written, written) if isinstance(written, str) else written
+    return owners.ZEP_ROLES.get(written, written) if isinstance(written, str) else written
 
 
 def fact_events(edge: dict[str, Any], entities: Mapping[str, str], scope: ImportScope) -> Iterator[bytes]:

@@ -116,8 +116,7 @@ def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: Impo
         role="assistant" if is_bot else "user",
         content=text,
         time=time,
-        name=log.author_name(message.get("from"))
-        or log.author_name(f"deleted account {log.as_text(message.get('from_id'))}"),
+        name=log.author_name(message.get("from"), f"deleted account {log.as_text(message.get('from_id'))}"),
         metadata={"source": "telegram", **reply_to},
         edited=None if edited is None else (str(edited), edited),
     )

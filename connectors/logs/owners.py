@@ -29,6 +29,7 @@ ROLES: Mapping[str, str] = {
     "function_call": "assistant",
     "system": "system", "tool": "tool", "function": "tool", "observation": "tool",
 }  # fmt: skip
+ZEP_ROLES = {"norole": "user", "ai": "assistant", "human": "user"}  # role of Zep's and LangChain's clients → our role
 
 _PEOPLE = frozenset((
     "user", "customer", "member", "person", "author", "participant", "patient", "student", "employee", "subscriber",

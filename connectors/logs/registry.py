@@ -119,7 +119,6 @@ class Registry:
 
 
 def _description(head: LogHead) -> str:
-    """Describe the start or the entries of a log."""
     if head.members:
         return f"holds {_shortened(head.members)}"
     if wrong := encoding_problem(head.start):

@@ -218,7 +218,6 @@ def lines_format(columns: Columns) -> LogFormat:
 
 _DELIMITERS = ",;\t|"
 _HEADER_LINES = 20  # names of columns may hold line feeds
-_JSON_STARTS = (b"{", b"[")
 
 
 def csv_format(columns: Columns) -> LogFormat:
@@ -241,7 +240,7 @@ def csv_format(columns: Columns) -> LogFormat:
 def header_columns(start: bytes) -> list[str]:
     """Return the columns of a log that starts like CSV; an empty list for other logs."""
     start = without_bom(start).lstrip()
-    if start.startswith(_JSON_STARTS) or b"\x00" in start[:1000]:
+    if start.startswith((b"{", b"[")) or b"\x00" in start[:1000]:
         return []
     _, names = _header(start)
     return names if len(names) > 1 else []

@@ -86,8 +86,7 @@ def _display_names(files: Iterator[LogFile]) -> Iterator[tuple[str, str]]:
 
 
 def _display_name(user: object) -> str | None:
-    fields = ("display_name", "real_name", "name")
-    return next((name for field in fields if (name := log.author_name(log.field_of(user, field)))), None)
+    return log.author_name(*(log.field_of(user, field) for field in ("display_name", "real_name", "name")))
 
 
 def _channels(files: Iterator[LogFile], people: Mapping[str, str]) -> Iterator[tuple[str, _Channel]]:
@@ -143,8 +142,7 @@ def _slack_author(message: dict[str, Any], people: Mapping[str, str]) -> str | N
         or _display_name(message.get("user_profile"))
         or log.author_name(message.get("username"))
         or _display_name(message.get("bot_profile"))
-        or log.author_name(user)
-        or log.author_name(message.get("bot_id"))
+        or log.author_name(user, message.get("bot_id"))
     )
 
 
@@ -204,7 +202,6 @@ def _without_markup(text: str, people: Mapping[str, str]) -> str:
 
 # The last two are answers of bots to commands, for which the exporter has no names.
 _MESSAGE_TYPES = ("Default", "Reply", "20", "23")
-_DIRECT_GUILD = "0"
 
 
 def _read_discord(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
@@ -229,7 +226,7 @@ DISCORD = LogFormat(
 def _discord_owner(guild: dict[str, Any], channel: dict[str, Any]) -> str:
     """Return the owner of a channel: guild and channel. A direct message also has its id, because names may repeat."""
     name, channel_id = log.author_name(channel.get("name")) or "channel", log.as_text(channel.get("id"))
-    if log.as_text(guild.get("id")) in (_DIRECT_GUILD, ""):
+    if log.as_text(guild.get("id")) in ("0", ""):
         return log.valid_id(f"dm {name} {channel_id}".strip())
     if "Thread" in log.as_text(channel.get("type")):
         name = log.author_name(channel.get("category")) or name
@@ -263,7 +260,7 @@ def discord_message(
         role="assistant" if log.field_of(sender, "isBot") is True else "user",
         content=text,
         time=time,
-        name=next(filter(None, map(log.author_name, senders)), None),
+        name=log.author_name(*senders),
         metadata={"source": "discord", **names, **reply},
         edited=None if edited is None else (edited, edited),
     )
