@@ -13,13 +13,10 @@ import orjson
 
 from recallflow.errors import DecryptionFailed, StateError
 from recallflow.owner import Owner
+from recallflow.state import description, entity_names, folders, keys, rows
 from recallflow.state import graph_codec as codec
-from recallflow.state import keys, rows
-from recallflow.state.description import check_same
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import AtRest
-from recallflow.state.entity_names import decode_joins
-from recallflow.state.folders import format_partitions
 from recallflow.state.partition import Partition
 
 
@@ -124,7 +121,7 @@ LOG_DERIVED: dict[bytes, tuple[str, Callable[[bytes, bytes], Any]]] = {
         lambda key, value: [keys.sequence(key), [*map(_SIMILAR, codec.decode_neighbours(value))]],
     ),
     keys.SUPERSEDED: ("superseded", lambda key, value: [keys.sequence(key), _superseded(value)]),
-    keys.JOINED: ("joined", lambda _, value: _plain(decode_joins(value))),
+    keys.JOINED: ("joined", lambda _, value: _plain(entity_names.decode_joins(value))),
     keys.CASELESS: ("caseless", lambda _, value: orjson.loads(value)),
     keys.UNSYNCED: ("unsynced", lambda key, value: [keys.sequence(key), _plain(codec.Unsynced.decode(value))]),
     keys.PAST_LINKS: (
@@ -153,12 +150,14 @@ def combined_hash(paths: Sequence[Path], at_rest: AtRest) -> CombinedHash:
         distinct = {path.resolve(): path for path in paths}.values()
         directories = [stack.enter_context(StateDirectory.existing(path, at_rest)) for path in distinct]
         for one in directories:
-            check_same(directories[0].path, directories[0].fingerprint, one.path, one.fingerprint)
+            description.check_same(directories[0].path, directories[0].fingerprint, one.path, one.fingerprint)
             for partition in one.existing_partitions():
                 holders[partition.number].append((one.path, partition))
         if missing := {*range(directories[0].fingerprint.partitions)} - holders.keys():
             searched = ", ".join(str(one.path) for one in directories)
-            raise StateError(f"no {format_partitions(missing)} in {searched}: name all directories of the deployment")
+            raise StateError(
+                f"no {folders.format_partitions(missing)} in {searched}: name all directories of the deployment"
+            )
         for found in holders.values():
             found.sort(key=lambda copy: _applied_records(copy[1]), reverse=True)
         copies = {number: [path for path, _ in found] for number, found in holders.items() if len(found) > 1}

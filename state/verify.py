@@ -13,11 +13,9 @@ import orjson
 
 from recallflow.errors import DecryptionFailed, DiskFull, MasterKeyError, StateError, StateInUse
 from recallflow.owner import state_partition
-from recallflow.state import graph_check, keys, rows
+from recallflow.state import files, graph_check, keys, rows
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
-from recallflow.state.files import read_checked
-from recallflow.state.graph_check import GraphCheck
 from recallflow.state.partition import Counts, Partition
 from recallflow.state.segment import Segment
 from recallflow.state.usage import Usage
@@ -83,7 +81,9 @@ def verify(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Report:
 
 def _directory_problems(directory: StateDirectory) -> Iterator[str]:
     """Yield damaged small files, and lost folders of state partitions."""
-    checks: list[Callable[[], object]] = [partial(read_checked, path) for path in sorted(directory.path.glob("*.json"))]
+    checks: list[Callable[[], object]] = [
+        partial(files.read_checked, path) for path in sorted(directory.path.glob("*.json"))
+    ]
     for check in (*checks, directory.check_complete):
         try:
             check()
@@ -158,7 +158,7 @@ class _OwnerCheck:
         self._settings = directory.fingerprint
         self._partition, self._owner = partition, owner
         self._name = partial(partition.keyring.name, owner)
-        self._graph = GraphCheck(partition.keyring, owner)
+        self._graph = graph_check.GraphCheck(partition.keyring, owner)
         self._sources: dict[int, list[str]] = {}  # ids of the sources of derived memories
         self._derived: set[tuple[int, int]] = set()  # `seq` of sources and of the memories derived from them
         # `seq` of a source, category and change of a summary: according to the source, and according to the summary.
