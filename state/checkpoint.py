@@ -63,7 +63,7 @@ def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Non
                 shutil.copy2(source / DESCRIPTION, state_dir / RESTORING)
                 shutil.copytree(source, state_dir, copy_function=_link_or_copy, dirs_exist_ok=True,
                                 ignore=shutil.ignore_patterns(DESCRIPTION, LOCK, CONTENTS))  # fmt: skip
-                with StateDirectory(state_dir, described, at_rest, lock_wait_s=0) as directory:
+                with StateDirectory(state_dir, described, at_rest) as directory:
                     directory.existing_partitions()
                 restrict_tree(state_dir)  # an older version may have written the checkpoint with other permissions
                 sync_tree(state_dir)

@@ -13,7 +13,7 @@ import rocksdict
 from recallflow import process
 from recallflow.errors import StateInUse, StorageError
 from recallflow.private_files import make_private_folder
-from recallflow.state import keys
+from recallflow.state import keys, lock
 from recallflow.state.files import is_temporary, mentions_full_disk, raise_if_full
 
 LOCK_RETRY_S = 0.05
@@ -91,9 +91,9 @@ _REMEDY_DAMAGED = (
 )
 
 
-def open_database(path: Path, options: rocksdict.Options, lock_wait_s: float) -> rocksdict.Rdict:
-    """Open a RocksDB. Wait up to `lock_wait_s` for its lock, which the previous process may still hold."""
-    give_up = time.monotonic() + lock_wait_s
+def open_database(path: Path, options: rocksdict.Options) -> rocksdict.Rdict:
+    """Open a RocksDB. Wait for its lock, which the previous process may still hold."""
+    give_up_s = time.monotonic() + lock.WAIT_S
     while True:
         try:
             make_private_folder(path)
@@ -103,7 +103,7 @@ def open_database(path: Path, options: rocksdict.Options, lock_wait_s: float) ->
                 raise_if_full(path.parent, error)
                 remedy = _REMEDY_TEMPORARY if is_temporary(error) else _REMEDY_DAMAGED
                 raise StorageError(f"cannot open {path}: {error}. {remedy}") from error
-            if time.monotonic() >= give_up:
+            if time.monotonic() >= give_up_s:
                 raise StateInUse(f"{path} is in use by another process") from error
         time.sleep(LOCK_RETRY_S)
 

@@ -81,7 +81,7 @@ class DirectoryDescription(NamedTuple):
 
 
 @contextlib.contextmanager
-def hold(path: Path, wait_s: float | None = None, *, create: bool = False) -> Iterator[None]:
+def hold(path: Path, *, create: bool = False) -> Iterator[None]:
     """Lock a state directory, and optionally create it. Raise StateError for a folder with other contents."""
     with storage_errors(path):
         is_new = not (path / DESCRIPTION).exists()
@@ -94,7 +94,7 @@ def hold(path: Path, wait_s: float | None = None, *, create: bool = False) -> It
             make_private_folder(path)
             _check_new(path)
             restrict(path)  # an existing empty folder becomes a state directory
-    with locked(path, wait_s):
+    with locked(path):
         yield
 
 

@@ -12,14 +12,12 @@ from typing import Self
 
 from recallflow import process
 from recallflow.errors import PartitionMissing, StateError, StorageError
-from recallflow.process import backoffs_s
 from recallflow.state import description, folders, keys
 from recallflow.state.database import shared_options
 from recallflow.state.description import Fingerprint
 from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
 from recallflow.state.files import storage_errors
 from recallflow.state.hot_owner import MAX_PACKED, MAX_PACKED_AT_CLOSE, HotOwners
-from recallflow.state.lock import WAIT_S
 from recallflow.state.partition import Counts, Partition
 
 CACHE_BYTES = 1024 * 1024  # of hot owners, for commands that read each owner once
@@ -33,12 +31,7 @@ class StateDirectory(contextlib.AbstractContextManager["StateDirectory"]):
     share it: each partition belongs to one worker, and each worker has its own cache of hot owners."""
 
     def __init__(
-        self,
-        path: Path,
-        described: description.DirectoryDescription,
-        at_rest: AtRest,
-        lock_wait_s: float,
-        cache_bytes: int = CACHE_BYTES,
+        self, path: Path, described: description.DirectoryDescription, at_rest: AtRest, cache_bytes: int = CACHE_BYTES
     ) -> None:
         """Raise MasterKeyError if the master key does not match."""
         self.path = path
@@ -52,7 +45,6 @@ class StateDirectory(contextlib.AbstractContextManager["StateDirectory"]):
                 process.descriptor_limit(), fingerprint.partitions,
             )  # fmt: skip
         self._cache_bytes = cache_bytes
-        self._lock_wait_s = lock_wait_s
         self._partitions: dict[int, Partition] = {}
         self._opening, self._syncing = threading.Lock(), threading.Lock()
         self._hot: dict[int, HotOwners] = {}  # by thread
@@ -72,12 +64,7 @@ class StateDirectory(contextlib.AbstractContextManager["StateDirectory"]):
 
     @classmethod
     def open(
-        cls,
-        path: Path,
-        fingerprint: Fingerprint,
-        cache_bytes: int = CACHE_BYTES,
-        lock_wait_s: float | None = None,
-        at_rest: AtRest = UNENCRYPTED,
+        cls, path: Path, fingerprint: Fingerprint, cache_bytes: int = CACHE_BYTES, at_rest: AtRest = UNENCRYPTED
     ) -> Self:
         """Open or create a state directory, and lock it.
 
@@ -86,12 +73,12 @@ class StateDirectory(contextlib.AbstractContextManager["StateDirectory"]):
             StateError: another version or other settings created it.
             MasterKeyError: the master key does not match."""
         with contextlib.ExitStack() as lock:
-            lock.enter_context(description.hold(path, lock_wait_s, create=True))
+            lock.enter_context(description.hold(path, create=True))
             if not (path / description.DESCRIPTION).exists():
                 description.create_description(path, fingerprint, at_rest)
             stored = description.describe(path)
             description.check_settings(path, stored.fingerprint, fingerprint)
-            directory = cls(path, stored, at_rest, WAIT_S if lock_wait_s is None else lock_wait_s, cache_bytes)
+            directory = cls(path, stored, at_rest, cache_bytes)
             folders.remove_leftovers(path)
             directory._lock = lock.pop_all()
         return directory
@@ -120,7 +107,7 @@ class StateDirectory(contextlib.AbstractContextManager["StateDirectory"]):
                         "merge the directories (recallflow state merge)"
                     )
                 folders.check_openable(folder)
-                opened = Partition(folder, number, self._keyring_of(folder), self._options, self._lock_wait_s)
+                opened = Partition(folder, number, self._keyring_of(folder), self._options)
                 self._partitions[number] = opened
                 self._discarded_uncleaned.pop(number, None)
                 self.clean(opened)  # of data that was erased in an earlier run
@@ -301,7 +288,7 @@ class StateDirectory(contextlib.AbstractContextManager["StateDirectory"]):
         try:
             partition.clean()
         except StorageError as error:
-            waits_s = backoffs_s(CLEANING_RETRY_S, CLEANING_RETRY_MAX_S)
+            waits_s = process.backoffs_s(CLEANING_RETRY_S, CLEANING_RETRY_MAX_S)
             wait_s = next(self._cleaning_retries_s.setdefault(partition.number, waits_s))
             _log.error("files may still hold erased data; cleaning is repeated in %g s: %s", wait_s, error)
             if partition.is_broken:

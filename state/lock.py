@@ -35,21 +35,16 @@ class _AcquiredLock:
     uses: int = 0
 
 
-class _ThreadLocks(threading.local):
-    """The locks of a thread. They are not kept by thread number, because a later thread may have the same number."""
-
-    def __init__(self) -> None:
-        self.by_path: dict[Path, _AcquiredLock] = {}
-
-
-_thread_locks = _ThreadLocks()
+# Locks of each thread by path. They are not kept by thread number, because a later thread may have the same number.
+_thread_locks = threading.local()
 
 
 @contextlib.contextmanager
 def locked(path: Path, wait_s: float | None = None) -> Iterator[None]:
     """Lock an existing directory. A thread may lock it repeatedly; the last release unlocks it. Raise StateInUse, which
     names the other process, after `wait_s` (by default `WAIT_S`)."""
-    locks, resolved = _thread_locks.by_path, path.resolve()
+    locks: dict[str, _AcquiredLock] = vars(_thread_locks)  # of this thread
+    resolved = str(path.resolve())
     if resolved not in locks:
         locks[resolved] = _AcquiredLock(_acquire(path, WAIT_S if wait_s is None else wait_s))
     lock = locks[resolved]

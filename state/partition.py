@@ -40,12 +40,12 @@ class Partition:
     The staged changes are always those of whole events, with their positions. So they may be committed at any time, and
     a scan commits them first if they may contain records of its range."""
 
-    def __init__(self, path: Path, number: int, keyring: Keyring, options: Options, lock_wait_s: float) -> None:
+    def __init__(self, path: Path, number: int, keyring: Keyring, options: Options) -> None:
         self.path, self.number = path, number
         self.keyring = keyring
         self._owner_keys = OwnerKeys(keyring, self.get)
         self._sealing: Sealed | Unsealed = Sealed(keyring, self._owner_keys) if keyring.encrypts else Unsealed()
-        self._db: Any = open_database(path, options, lock_wait_s)
+        self._db: Any = open_database(path, options)
         self._stored = StoredRecords(self._db, number)
         self._pending: Values = {}
         self._staged_prefixes: set[bytes] = set()  # key prefixes of the first `_prefixed_keys` staged keys

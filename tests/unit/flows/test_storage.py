@@ -311,16 +311,17 @@ def test_lock_contains_no_text_of_a_user(tmp_path: Path, cli: Cli) -> None:
     assert (note["command"], note["pid"]) == ("recallflow remember", os.getpid())
 
 
-def test_open_partition_cannot_be_opened_again(tmp_path: Path) -> None:
+def test_open_partition_cannot_be_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "WAIT_S", 0.0)
     process([EVENT], TWO, tmp_path / "s")
     fingerprint, _ = describe(tmp_path / "s")
     with StateDirectory.open(tmp_path / "s", fingerprint) as first:
         first.partition(1)
-        with StateDirectory.open(tmp_path / "s", fingerprint, lock_wait_s=0) as second:
+        with StateDirectory.open(tmp_path / "s", fingerprint) as second:
             second.partition(0)
             with pytest.raises(StateInUse, match="p001"):
                 second.partition(1)
-    with StateDirectory.open(tmp_path / "s", fingerprint, lock_wait_s=0) as third:
+    with StateDirectory.open(tmp_path / "s", fingerprint) as third:
         assert len(third.partitions()) == 2
 
 

@@ -45,7 +45,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., Partition]]:
     def opened(keyring: Keyring = KEYRING) -> Partition:
         if partitions:
             partitions.pop().close()
-        partitions.append(Partition(tmp_path / "p000", 0, keyring, shared_options(), lock_wait_s=0))
+        partitions.append(Partition(tmp_path / "p000", 0, keyring, shared_options()))
         return partitions[-1]
 
     yield opened

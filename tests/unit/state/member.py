@@ -35,7 +35,7 @@ Event = dict[str, Any]
 
 def open_partition(folder: Path, files_of: int = 1) -> closing[Partition]:
     """Open the partition `p000` with the options of a process with `files_of` partitions."""
-    return closing(Partition(folder / "p000", 0, KEYRING, shared_options(files_of), lock_wait_s=0))
+    return closing(Partition(folder / "p000", 0, KEYRING, shared_options(files_of)))
 
 
 def told(first: int = 0, count: int = EACH) -> list[Event]:

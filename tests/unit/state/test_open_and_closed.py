@@ -65,7 +65,7 @@ def test_a_closed_partition_is_another_processes(tmp_path: Path) -> None:
         member.ask()
         one = member.directory.partition(1)
         member.give(1)
-        with closing(Partition(one.path, 1, one.keyring, shared_options(), lock_wait_s=0)) as partition:
+        with closing(Partition(one.path, 1, one.keyring, shared_options())) as partition:
             assert partition.counts.owners == len(of(1))
             member.run(told(5, 2))
             member.directory.sync()
