@@ -22,7 +22,7 @@ from recallflow.records import Position
 TOMBSTONE_BYTES = 16 * 1024  # smallest record limit of a topic
 FLUSH_S = 60.0
 NO_LIMIT = -1
-SEARCH_INTERVAL_S = 0.2  # polling interval
+SEARCH_INTERVAL_S = 0.2  # pause between two searches for an outcome
 
 
 class Retention(NamedTuple):
@@ -34,18 +34,10 @@ class Retention(NamedTuple):
     segment_ms: int
 
     @property
-    def compacts(self) -> bool:
-        return "compact" in self.policies
-
-    @property
-    def deletes(self) -> bool:
-        return "delete" in self.policies
-
-    @property
     def longest_ms(self) -> int | None:
         """Return the time after which a record is gone; None if there is no such time. Kafka deletes whole segments,
         each `retention_ms` after its last record, and a segment takes records for `segment_ms`."""
-        if not self.deletes or self.retention_ms == NO_LIMIT:
+        if "delete" not in self.policies or self.retention_ms == NO_LIMIT:
             return None
         return self.retention_ms + self.segment_ms
 

@@ -49,8 +49,8 @@ def _expiry(remaining: topic_erasure.RemainingRecords, *, is_memory: bool) -> st
     retention = remaining.retention
     if retention is None:
         return "expiry unknown, because the Kafka login may not describe the topic's configuration"
-    terms = [_retention(retention, remaining.newest_ms)] if retention.deletes else []
-    if retention.compacts:
+    terms = [_retention(retention, remaining.newest_ms)] if "delete" in retention.policies else []
+    if "compact" in retention.policies:
         terms.append(MEMORY_COMPACTION if is_memory else COMPACTION)
     return f"cleanup.policy={','.join(retention.policies)}: {'; '.join(terms)}"
 
@@ -180,7 +180,7 @@ class EraseCommand:
         compacted = list[topic_erasure.RemainingRecords]()
         for remaining in topic_erasure.remaining_records(self._config.kafka, searched_topics, self._tenant, self._user):
             print(f"  {remaining_line(remaining, is_memory=remaining.topic == topics.memory)}")
-            compacts = remaining.retention is not None and remaining.retention.compacts
+            compacts = remaining.retention is not None and "compact" in remaining.retention.policies
             if compacts and remaining.topic not in inputs and remaining.partitions_without_tombstone:
                 compacted.append(remaining)
         if self._options.compact_kafka:

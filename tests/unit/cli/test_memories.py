@@ -373,7 +373,7 @@ def test_line_of_a_topic_states_its_retention(retention: Retention | None, token
     line = remaining_line(RemainingRecords("some.topic", retention, 3, AT_MS, [0]), is_memory=False)
     assert line.startswith("some.topic: 3 records, the newest from 2023-11-14T22:13:20Z; ")
     assert token in line
-    assert ("compact" in line) is (retention is not None and retention.compacts)
+    assert ("compact" in line) is (retention is not None and "compact" in retention.policies)
 
 
 REGION = "eu-west-1"
