@@ -267,12 +267,11 @@ class LocalCalls:
             # A refused query has a dead letter and an answer; its caller gets the answer.
             elif output.position.topic != self.queries or isinstance(output, Answer):
                 with self._changed:
-                    call = self._taken_calls.pop(output.position, None)
-                    if call is not None:
-                        self._waiting.discard(call)
+                    if (call := self._taken_calls.pop(output.position, None)) is None:
+                        continue
+                    self._waiting.discard(call)
                     self._changed.notify_all()
-                if call is not None:
-                    call.outcome.set_result(output)
+                call.outcome.set_result(output)
 
 
 class _TenantQueues:

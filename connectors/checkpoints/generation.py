@@ -4,8 +4,7 @@
     p007/manifests/<offset>-<created>-<save>.json    a manifest: written after its objects, so it is complete
     p007/retired/<as above>.json                     a pruned manifest, kept for its readers for the grace period
 
-Names of manifests sort by the next offset of the partition's source, then by creation time. A manifest is JSON with a
-checksum."""
+Names of manifests sort by the next offset of the partition's source, then by creation time."""
 
 import hashlib
 import threading

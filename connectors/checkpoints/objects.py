@@ -89,8 +89,7 @@ _T = TypeVar("_T")
 
 
 def retry(stopping: threading.Event, patience_s: float, shown: str, action: str, call: Callable[[], _T]) -> _T:
-    """Return the result of a store call, repeated while the store is unavailable and `stopping` is not set. Raise
-    CheckpointError, and FileNotFoundError unchanged."""
+    """Return the result of a call, which is repeated during an outage. Raise CheckpointError or FileNotFoundError."""
     patience = TimeLimit(patience_s)
     has_warned = False
     while True:
@@ -120,8 +119,7 @@ class ListedObject(NamedTuple):
 
 
 class Objects:
-    """Objects of a store, for any thread. Calls raise CheckpointError; `get` raises FileNotFoundError for a missing
-    object."""
+    """Objects of a store, for any thread. Calls raise CheckpointError; `get` also raises FileNotFoundError."""
 
     def __init__(self, location: Location, stopping: threading.Event, patience_s: float, *, create: bool) -> None:
         """`create` makes the folder of a local store; from then on the store is unavailable while that folder is

@@ -17,7 +17,7 @@ from recallflow.errors import CheckpointBroken, CheckpointError, UsageError
 from recallflow.private_files import make_private_folder
 from recallflow.process import OUTAGE_S
 
-GRACE_S = 24 * 3600.0  # limit of a save or a fetch, after which unreferenced objects are removed
+GRACE_S = 24 * 3600.0  # age at which unreferenced objects are removed, and so the limit of a save or a fetch
 
 _log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ class _Backlog:
 
     next_offset: int
     first: int  # first offset of this run
-    target: int = 0  # end offset at the start or after the last outage
+    target: int  # end offset at the start or after the last outage
     unapplied: int = 0  # emitted records that the state step has not applied
     unapplied_below_target: int = 0
 
@@ -54,8 +54,7 @@ class CatchUp:
     def add(self, source: str, offset: int, end: int = 0) -> None:
         """Register a partition that is read from `offset`, and whose end offset is `end`."""
         with self._lock:
-            self._backlogs[source] = backlog = _Backlog(offset, offset)
-            backlog.target = max(offset, end, (self._ends or {}).get(source, 0))
+            self._backlogs[source] = _Backlog(offset, offset, max(offset, end, (self._ends or {}).get(source, 0)))
             self.is_behind = True
 
     def remove(self, source: str) -> None:
@@ -94,15 +93,13 @@ class CatchUp:
 
     def count_applied(self, source: str, offsets: Iterable[int]) -> None:
         with self._lock:
-            backlog = self._backlogs.get(source)
-            if backlog is None:
+            if (backlog := self._backlogs.get(source)) is None:
                 return  # a record of another topic or of a file
             for offset in offsets:
-                if offset < backlog.first:  # an earlier run delivered it
-                    continue
-                backlog.unapplied -= 1
-                backlog.unapplied_below_target -= offset < backlog.target
-                self.caught_up_count += self.is_behind
+                if offset >= backlog.first:  # otherwise an earlier run delivered it
+                    backlog.unapplied -= 1
+                    backlog.unapplied_below_target -= offset < backlog.target
+                    self.caught_up_count += self.is_behind
 
     def remaining(self, source: str | None = None) -> int | None:
         """Return how many records one partition, or all, must still apply to reach the targets; None if unknown."""

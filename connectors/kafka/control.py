@@ -1,8 +1,7 @@
 """Control table: the decisions of each tenant's operators, and the sending of decisions.
 
 The control topic is read to its end before any other topic, and then further by a thread. With a secret, only signed
-decisions count. A replayed copy has no effect: it has the original's timestamp, so that a later decision stays in
-force."""
+decisions count. A replayed copy has no effect, because it has the timestamp of the original."""
 
 import logging
 import threading

@@ -17,7 +17,7 @@ COMMIT_TIMEOUT_S = 10.0  # a commit that is not answered by then is sent again
 COOPERATIVE = "cooperative-sticky"
 MANUAL = "range"  # differs from COOPERATIVE, so that the coordinator refuses to mix members of both
 # Errors while the group rebalances, or after our membership has ended. The callbacks distinguish the two.
-_PASSING = {
+_TRANSIENT = {
     KafkaError.REBALANCE_IN_PROGRESS,
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -155,7 +155,7 @@ class GroupConsumer:
             raise self._membership.replacement_error()
         if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
             raise self._membership.assignment_mode_error()
-        if not (is_retriable(error) or error.code() in _PASSING):
+        if not (is_retriable(error) or error.code() in _TRANSIENT):
             remedy = "check that no other program uses it, and grant the right READ on it"
             raise SourceError(f"the deployment's consumer group cannot be used: {error.str()}; {remedy}")
 

@@ -1,8 +1,7 @@
 """Members of a deployment's consumer group: agreed settings, static members, assignment, and rebalances.
 
 An owner of partitions that are assigned by hand (`--own`) is a static member, whose instance id lists the partitions.
-The group does not assign partitions to such members, but two members with overlapping partitions find each other in
-it."""
+The group assigns nothing to such members, but those with overlapping partitions find each other in it."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping

@@ -203,8 +203,7 @@ class LaneReader:
         self._wake.set()
 
     def _try_decode(self, message: Any, lane: Lane) -> bool:
-        """Decode a record with a registered schema. Return False if the registry is unavailable: the partition will be
-        read again from this record."""
+        """Decode a record with a registered schema. Without the registry, return False: it will be read again."""
         if self._registry is None:
             return True
         try:
@@ -217,7 +216,6 @@ class LaneReader:
         return True
 
     def _retry_registry(self) -> None:
-        """Read partitions again whose retry of the schema registry is due."""
         for part in [part for part, due_s in self._registry_retries.items() if due_s <= time.monotonic()]:
             del self._registry_retries[part]
             self._consumer.incremental_assign([TopicPartition(*part, self.lanes[part].reached)])
@@ -329,5 +327,4 @@ class InputScheduler:
         return self._queries_room() > 0 and self.queries.has_ready()
 
     def _memories_room(self) -> int:
-        """Return how many more memory records may be in flight."""
         return IN_FLIGHT_MAX - self._in_flight()

@@ -82,16 +82,15 @@ def directory_id(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Process that wrote the note of a commit. `renewals` counts its notes, `since` is its start. `released`: it has
-    handed over its partitions."""
+    """Process that wrote the note of a commit. `released`: it has handed over its partitions."""
 
     host: str
     directory: str
     directory_id: str
     pid: int
-    since: str
+    since: str  # start of the process
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
-    renewals: int = 0
+    renewals: int = 0  # number of its notes
     released: bool = False
     instance: str = ""  # `group.instance.id` of a static member
     settings: Mapping[str, object] = field(default_factory=dict)

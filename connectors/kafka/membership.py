@@ -227,7 +227,7 @@ class Membership:
         with self._recorded_failures():
             await_removals(self._options, self.name, self._topics[1], self._holder, self._lease, self._closing)
             if not self._closing.is_set():
-                self.enter(self._is_new())
+                self._consumer.join(self._is_new())
             while not self._closing.is_set():
                 self.step()
             if self._releasing and self._error is None:
@@ -237,10 +237,6 @@ class Membership:
         self._leaving = True
         with self._recorded_failures():
             self._consumer.leave()
-
-    def enter(self, is_new: bool = True) -> None:
-        """Join the group; `step` completes it. `is_new`: the group has no static member with our instance id."""
-        self._consumer.join(is_new)
 
     def _is_new(self) -> bool:
         if self._instance_id is None:

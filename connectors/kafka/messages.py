@@ -141,8 +141,7 @@ FIRST_HEADER = "error.code"  # first of a dead letter's own headers; earlier one
 @dataclass(frozen=True, slots=True)
 class Letter:
     """Dead letter. `source` is the position of the refused record; the value of a tombstone is None. `headers` are the
-    record's own. `error` has code, detail, fields, step, source and time of the refusal, and the missing parts of the
-    record. `refused_ms` is the append time of the letter."""
+    record's own. `error` has code, detail, fields, step, source and time of the refusal, and the missing parts."""
 
     position: Position
     source: Position
@@ -150,7 +149,7 @@ class Letter:
     value: bytes | None
     headers: Headers
     error: dict[str, str]
-    refused_ms: int = NO_TIME_MS
+    refused_ms: int = NO_TIME_MS  # append time of the letter
 
     @classmethod
     def of(cls, message: Any) -> "Letter | None":

@@ -117,10 +117,8 @@ class Sender:
         while remaining := self._producer.flush(FLUSH_STEP_S):
             self.check()
             if time_limit.poll_expired():
-                break
+                raise self._expiry_error(f"{remaining} records were not acknowledged {time_limit}; {self._remedy}")
         self.check()
-        if remaining:
-            raise self._expiry_error(f"{remaining} records were not acknowledged {time_limit}; {self._remedy}")
 
     def check(self) -> None:
         """Raise the error of the first record that was not delivered: SinkError, or `expiry_error`."""
@@ -276,10 +274,9 @@ class EarlierOutputs:
         def is_done(identity: Identity) -> bool:
             return done(Position.parse(identity[0].decode()))
 
-        if found := self._by_partition.pop(barrier.partition, None):
-            remaining = {one for one in found if not is_done(one)}
-            if remaining:
-                self._by_partition[barrier.partition] = remaining
+        found = self._by_partition.pop(barrier.partition, ())
+        if remaining := {one for one in found if not is_done(one)}:
+            self._by_partition[barrier.partition] = remaining
         return not all(map(is_done, self._unclaimed_at_barrier.pop((barrier.partition, barrier.number), ())))
 
 

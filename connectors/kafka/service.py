@@ -188,14 +188,14 @@ class KafkaService:
         self._topics, self._decisions_failure = topics, decisions_failure
         self._loop_calls = LoopCalls()
         self._outcomes = ExpectedOutcomes()
-        self._answering = asyncio.Event()
+        self._is_ready = asyncio.Event()  # whether the reader is ready
         # Dead letters are read for queries too: a query with refused credentials gets no answer in its reply topic.
         answers = topics.replies or Inbox(topics.responses)
         inboxes = [answers, Inbox(topics.receipts), Inbox(topics.dead_letters)]
         fail_all = partial(self._loop_calls.call, self._outcomes.fail_all)
         self._kafka = ProducerAndReader(options, inboxes, delivery_timeout_s, self._received, fail_all)
         # Once, and not for each request: a callback cannot be removed from a future that stays open for hours.
-        self._kafka.ready.add_done_callback(lambda _: self._loop_calls.call(self._answering.set))
+        self._kafka.ready.add_done_callback(lambda _: self._loop_calls.call(self._is_ready.set))
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
         if query.reply_to is not None:
@@ -262,7 +262,7 @@ class KafkaService:
         """Wait until the reader is ready: the answer to a query sent earlier could be missed."""
         self._loop_calls.attach()  # before the check, so that later outputs wake this task
         if not self._kafka.ready.done():
-            await self._answering.wait()
+            await self._is_ready.wait()
 
     @contextmanager
     def _expected(self, event: MemoryEvent | QueryEvent) -> Iterator[tuple[Expected, Output]]:

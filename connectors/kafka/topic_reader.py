@@ -183,8 +183,7 @@ class TopicReader(AbstractContextManager["TopicReader"]):
         return found
 
     def _is_record(self, message: Any) -> bool:
-        """Return whether a message is a record; if so, decode it. If it is the end of a partition, store the offset.
-        Raise SourceError for permanent errors."""
+        """Return whether a message is a record, and decode it. Raise SourceError for permanent errors."""
         if (error := message.error()) is None:
             if self._registry is not None:
                 self._registry.open(message)

@@ -142,7 +142,7 @@ class Group:
         assignee, is_new = chosen.pop("assignee", self.flow), chosen.pop("is_new", True)
         options = KafkaOptions("nowhere:9092")
         made = Membership(options, "d", ("memory", "queries"), assignee, self._path, SESSION_S, **chosen)
-        made.enter(is_new)
+        made._consumer.join(is_new)
         chosen["new_consumer"].events.append(lambda: chosen["new_consumer"].give(*partitions))
         made.step()
         return made
