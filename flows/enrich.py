@@ -211,7 +211,7 @@ class EnrichmentMember(GroupMember):
         counts, known = self.enrichment_counter, product(MISSING_RESULTS, OUTCOMES)
         yield from disk_metrics(self.state_dir)
         yield counter("enriched_tasks", "Completed tasks of requests", "task outcome", counts.tasks, known)
-        codes = {PARTIAL_DEGRADE, *(missing.code for missing in MISSING_RESULTS.values())}
+        codes = {PARTIAL_DEGRADE, *(code for code, _ in MISSING_RESULTS.values())}
         yield counter("enrichment_failures", "Failed enrichment tasks by error code", "code", counts.failures, codes)
         yield counter("refused_claims", "Rejected claims of models", "reason", counts.refused, REFUSAL_REASONS)
         yield counter("outputs", "Records handed to the output topics", "kind", counts.outputs, OUTPUT_KINDS.values())

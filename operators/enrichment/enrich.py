@@ -180,10 +180,9 @@ class _Work(NamedTuple):
         return results.Draft(fields, None)
 
     def _failures(self, task: Task, numbers: Sequence[int], why: str, spent: Cost = _NO_COST) -> list[TaskResult]:
-        shares = _shared(spent, len(numbers))
         return [
             TaskResult(number, task, AnswerClaims(), share, failure=results.failure(task, why))
-            for number, share in zip(numbers, shares, strict=True)
+            for number, share in zip(numbers, _shared(spent, len(numbers)), strict=True)
         ]
 
 
@@ -192,7 +191,6 @@ def _shared(spent: Cost, count: int) -> list[Cost]:
     return [Cost(*(part // count + (number < part % count) for part in spent)) for number in range(count)]
 
 
-ASK = "ask"  # the step in reports of internal errors
 AskModels = Callable[[Sequence[PositionedRequest], int], Awaitable[Sequence[EnrichmentResult]]]
 """Calls the models with the tenant's settings as of a time (epoch ms). Returns one result per request, in order."""
 
@@ -327,16 +325,11 @@ async def _ask(enricher: Enricher, requests: tuple[PendingRequest, ...]) -> Sequ
     try:
         with enricher.use_span(positioned[0].position):
             answers = await enricher.ask(positioned, requests[-1].append_ms)
-        _check_all_answered(positioned, answers)
+        by_request = {answer.request: answer for answer in answers}
+        return [by_request[str(one.position)] for one in positioned]
     except Exception as error:
-        report(ASK, positioned[0].position, error)
+        report("ask", positioned[0].position, error)
         raise
-    return answers
-
-
-def _check_all_answered(positioned: Sequence[PositionedRequest], answers: Sequence[EnrichmentResult]) -> None:
-    if [answer.request for answer in answers] != [str(one.position) for one in positioned]:
-        raise ValueError("the results do not match the requests one to one")
 
 
 def has_nothing_to_sync() -> bool:

@@ -43,11 +43,8 @@ DESCRIPTION_CHARACTERS = 300
 def prompt(task: Task, version: str, system: str, data: Mapping[str, Any], answer: Schema, items: int = 1) -> Prompt:
     """Return a prompt. `system` has the rules, `answer` is the schema, `items` the expected length of its list."""
     max_tokens = TOKENS + TOKENS_PER_ITEM * items
-    return Prompt(task, version, f"{system}\n\n{_CAUTION}", f"{DATA}\n{escaped(data)}\n{DATA_END}", answer, max_tokens)
-
-
-def escaped(data: Mapping[str, Any]) -> str:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_ESCAPES)
+    escaped = json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_ESCAPES)
+    return Prompt(task, version, f"{system}\n\n{_CAUTION}", f"{DATA}\n{escaped}\n{DATA_END}", answer, max_tokens)
 
 
 def fields(**schemas: Schema) -> Schema:
@@ -124,7 +121,8 @@ def sources_of(text: str, own: Sequence[str], others: Sequence[str]) -> list[int
     Return None if a name or number is in none of them."""
     used: list[int] = []
     of_others, own_words = [_words(one) for one in others], frozenset[str]().union(*map(_words, own))
-    for word in _names_and_numbers(text):
+    names = plain(" ".join(read_names(text).entities))
+    for word in (*_WORD.findall(names), *_NUMBER.findall(plain(text))):
         if not _contains(own_words, word):
             source = next((number for number, words in enumerate(of_others) if _contains(words, word)), None)
             if source is None:
@@ -139,12 +137,6 @@ def date_words(times_ms: Iterable[int | None]) -> str:
     return " ".join(
         f"{m.year} {m.month} {m.month:02} {m.day} {m.day:02} {m.hour} {m.hour:02} {m.minute:02}" for m in moments
     )
-
-
-def _names_and_numbers(text: str) -> list[str]:
-    """Return the parts of a text that need a source: the words in names, and the numbers."""
-    names = " ".join(read_names(text).entities)
-    return [*_WORD.findall(plain(names)), *_NUMBER.findall(plain(text))]
 
 
 @lru_cache(TEXTS_CACHED)

@@ -1,5 +1,4 @@
-"""Relationships of a memory: classification against similar memories, extraction of stated relations, and resolution of
-names to known entities (whether Annie is the known Ana)."""
+"""Prompts and claims about a memory's relationships: similar memories, stated relations, names of known entities."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -108,7 +107,6 @@ def _draft(
 RECENT_MAX = 50
 RELATIONS_MAX = 20  # per memory
 CONDITION_CHARACTERS = 60
-_TYPES = ("caused_by", "prefers_over", "depends_on", "specializes", CONDITIONAL_ON)
 # Kinds of conditions. A closed list gives equal conditions equal names.
 CONDITIONS = ("time", "season", "place", "weather", "company", "activity", "health", "mood", "money", "other")
 _EXTRACT_RULES = (
@@ -126,7 +124,7 @@ _EXTRACT_RULES = (
 _END = frame.fields(kind=frame.one_of((codec.MEMORY_KIND, codec.ENTITY_KIND, codec.CONDITION_KIND)), name=frame.TEXT)
 _RELATIONS = frame.objects(
     source=_END,
-    type=frame.one_of(_TYPES),
+    type=frame.one_of(("caused_by", "prefers_over", "depends_on", "specializes", CONDITIONAL_ON)),
     target=_END,
     weight=frame.NUMBER,
     confidence=frame.NUMBER,
@@ -222,7 +220,6 @@ NAMES_MAX = 16
 ENTITIES_MAX = 40
 SENTENCE_CHARACTERS = 300
 _NAME_PART_CHARACTERS = 3  # the least length of a part of a name; shorter words such as `de` do not identify it
-_RESOLVE_VERDICTS = ("same", "different", "unknown")
 _RESOLVE_RULES = (
     "You are given one text of somebody's memory, names in it (n1, n2 …), and entities that are known (e1, e2 …) with "
     "a sentence that tells of each. Say which names mean which of these entities: 'same' only where the text makes it "
@@ -234,7 +231,7 @@ _RESOLVE_RULES = (
 _RESOLVED = frame.objects(
     name=frame.TEXT,
     entity=frame.TEXT,
-    verdict=frame.one_of(_RESOLVE_VERDICTS),
+    verdict=frame.one_of(("same", "different", "unknown")),
     confidence=frame.NUMBER,
     evidence=frame.TEXT,
 )

@@ -72,11 +72,7 @@ def recent(view: View, row: MemoryRow, at_most: int) -> list[ShownMemory]:
     seqs |= dict.fromkeys(range(view.newest, max(-1, view.newest - at_most - 1), -1))
     seqs.pop(row.seq, None)
     entries = [one for one in view.entries_of([*seqs][: 2 * at_most]) if one.project_id == row.project_id][:at_most]
-    return [shown_memory(one) for one in view.rows_of(entries) if not is_blank(one.content)]
-
-
-def is_blank(content: str) -> bool:
-    return not content or content.isspace()
+    return [shown_memory(one) for one in view.rows_of(entries) if one.content.strip()]
 
 
 def fitted_request(output: TaskRequest, max_bytes: int) -> TaskRequest:
@@ -186,7 +182,7 @@ def _within_budget(rows: list[MemoryRow], characters: int) -> Iterator[ShownMemo
     for row in rows:
         one = shown_memory(row, min(CONTEXT_CHARACTERS, characters))
         characters -= len(one.content)
-        if not is_blank(one.content):
+        if one.content.strip():
             yield one
         if characters <= 0:
             return
@@ -210,10 +206,7 @@ def similar(view: View, memory: RememberedMemory, enrichment: EnrichmentTasks) -
     new memory's vector is missing. Vectors of spellings are less reliable, so without semantic vectors these are
     memories that share a subject and further words. A subject is an entity, the user that facts are about, or the
     author. The author is the subject of all their messages, so two shared words are needed; one is enough for other
-    subjects. Facts are short and need one word less. The order is by the number of shared words, then newest first.
-
-    The number of compared memories is limited: the closest by sketch among the newest, the newest of each named entity,
-    and for a fact the newest of its kind."""
+    subjects. Facts are short and need one word less. The order is by the number of shared words, then newest first."""
     if enrichment.by_meaning and memory.vectors is None:
         return []
     links = view.graph.links(memory.seq)
@@ -286,13 +279,12 @@ def _of_memory(
 ) -> EnrichmentRequest | None:
     event, row = write.event, memory.row
     is_embedded = isinstance(event, events.MemoryEmbedding)
-    if is_blank(row.content) or not (is_embedded or _has_new_text(view, event, row)):
+    if not row.content.strip() or not (is_embedded or _has_new_text(view, event, row)):
         return None
     is_original = not is_embedded and row.derived_from is None  # only original texts are analysed
     similar_memories = similar(view, memory, enrichment) if enrichment.relationships else []
-    existing, in_doubt = (
-        entities(view, row) if is_original and (enrichment.relationships or enrichment.facts) else ([], False)
-    )
+    needs_entities = is_original and (enrichment.relationships or enrichment.facts)
+    existing, in_doubt = entities(view, row) if needs_entities else ([], False)
     # A text of a system or tool counts only if it has a named author.
     is_spoken = row.role in _SPEAKER_ROLES or (row.role is not None and row.name is not None)
     is_due: dict[Task, bool] = {
@@ -340,7 +332,7 @@ def _of_category(view: View, write: Write, memory: RememberedMemory) -> Enrichme
     members = view.graph.members(node_key("category", category), CATEGORY_MEMORIES)
     seqs = [seq for seq in members if seq != memory.seq]
     rows = [memory.row, *view.rows_of(view.entries_of(seqs[: CATEGORY_MEMORIES - 1]))]
-    memories = [shown_memory(row) for row in rows if not is_blank(row.content)]
+    memories = [shown_memory(row) for row in rows if row.content.strip()]
     if not memories:
         return None
     scope = _scope(write) | {"category": category, "summary": view.summary(category)}

@@ -124,31 +124,25 @@ def check_time(text: str | None) -> int | None:
         raise RejectedClaim("wrong_date") from None
 
 
-class MissingResult(NamedTuple):
-    """The code of a failed task in receipts, and a text about the effect of the failure."""
-
-    code: str
-    text: str
-
-
 _EXTRACTION_FAILED = "GRAPH_LLM_SEMANTIC_EXTRACTION_FAILED"
-MISSING_RESULTS: Mapping[Task, MissingResult] = MappingProxyType(
+# Task → code of its failure in receipts, and effect of the failure.
+MISSING_RESULTS: Mapping[Task, tuple[str, str]] = MappingProxyType(
     {
-        "embed": MissingResult("EMBEDDING_FAILED", "the memory is found by its words, and not by its meaning"),
-        "classify": MissingResult("GRAPH_LLM_CLASSIFICATION_FAILED", "contradictions of the memory were not searched"),
-        "extract": MissingResult(_EXTRACTION_FAILED, "the graph lacks the relations that the text states"),
-        "resolve": MissingResult(_EXTRACTION_FAILED, "other names of known entities stay separate entities"),
-        "facts": MissingResult("FACT_EXTRACTION_FAILED", "the message is stored without extracted facts"),
-        "categorise": MissingResult("CATEGORY_ASSIGNMENT_FAILED", "only rules assign a category to the memory"),
-        "summarise_episode": MissingResult("EPISODE_SUMMARY_FAILED", "the episode keeps its previous summary"),
-        "summarise_category": MissingResult("CATEGORY_SUMMARY_FAILED", "the category keeps its previous summary"),
+        "embed": ("EMBEDDING_FAILED", "the memory is found by its words, and not by its meaning"),
+        "classify": ("GRAPH_LLM_CLASSIFICATION_FAILED", "contradictions of the memory were not searched"),
+        "extract": (_EXTRACTION_FAILED, "the graph lacks the relations that the text states"),
+        "resolve": (_EXTRACTION_FAILED, "other names of known entities stay separate entities"),
+        "facts": ("FACT_EXTRACTION_FAILED", "the message is stored without extracted facts"),
+        "categorise": ("CATEGORY_ASSIGNMENT_FAILED", "only rules assign a category to the memory"),
+        "summarise_episode": ("EPISODE_SUMMARY_FAILED", "the episode keeps its previous summary"),
+        "summarise_category": ("CATEGORY_SUMMARY_FAILED", "the category keeps its previous summary"),
     }
 )
 
 
 def failure(task: Task, why: str) -> TaskFailure:
-    code, text = MISSING_RESULTS[task]
-    return TaskFailure(task=task, code=code, detail=f"{text} ({why})")
+    code, effect = MISSING_RESULTS[task]
+    return TaskFailure(task=task, code=code, detail=f"{effect} ({why})")
 
 
 class PositionedRequest(NamedTuple):
@@ -204,9 +198,8 @@ def result(positioned: PositionedRequest, parts: Sequence[TaskResult]) -> Enrich
 def unanswered(positioned: PositionedRequest, why: str) -> EnrichmentResult:
     """Return the result of a request whose tasks all failed."""
     tasks = positioned.request.tasks
-    return result(
-        positioned, [TaskResult(0, task, AnswerClaims(), Cost(), failure=failure(task, why)) for task in tasks]
-    )
+    parts = [TaskResult(0, task, AnswerClaims(), Cost(), failure=failure(task, why)) for task in tasks]
+    return result(positioned, parts)
 
 
 def _event(positioned: PositionedRequest, draft: Draft, part: TaskResult, number: int) -> dict[str, Any]:
