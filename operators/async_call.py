@@ -3,9 +3,8 @@
 1. An operator submits an `AsyncCall` to a `Runtime`, and keeps the call until the call has a result.
 2. Calls run on the only asyncio loop thread of the process, at most `capacity` at a time, in order of submission. The
    called client is responsible for retries.
-3. A finished call puts a `CallCompletion`, and sets an event that the source waits for together with its input. The
-   source emits the completion, which is routed by key to the operator of the call. A completion only names its call;
-   the result stays in the process.
+3. For each finished call, the source emits a `CallCompletion`, which is routed by key to the operator of the call. It
+   only names the call; the result stays in the process.
 
 An operator cannot slow down a source: a source that must not read ahead counts the items in flight itself."""
 
@@ -90,8 +89,6 @@ class Runtime(AbstractContextManager["Runtime"]):
     are concurrent. `timeout_s` limits each call; None if the called function has its own limit."""
 
     def __init__(self, completions: Completions, capacity: int = 100, timeout_s: float | None = 30.0) -> None:
-        if capacity < 1:
-            raise ValueError(f"capacity is {capacity}: it must be at least 1")
         self.completions, self.capacity, self._timeout_s = completions, capacity, timeout_s
         with _loop_lock:
             self._loop = _process_loop()
@@ -142,8 +139,7 @@ class Runtime(AbstractContextManager["Runtime"]):
     # ── on the loop thread ──
 
     async def _end(self) -> None:
-        tasks = self._cancel([*self._tasks])
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._cancel([*self._tasks]), return_exceptions=True)
 
     def _begin(self, calls: list[AsyncCall[Any, Any]]) -> None:
         for call in () if self._closed else calls:
