@@ -1,7 +1,6 @@
 """Changes of one event to its owner's graph. The event's reads include them, and they are staged or dropped as a whole.
 
-This module reads and writes records of nodes, links, names and edges; `write.py` decides which ones to change. After
-removals, `prune` deletes unreachable nodes."""
+This module reads and writes records of nodes, links, names and edges; `write.py` decides which ones to change."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -204,11 +203,8 @@ class GraphChanges(GraphHistory):
         stored = self.get(keys.node(self._owner, self.name(key)))
         return None if stored is None else NodeRow.decode(stored)
 
-    def put_node(self, row: NodeRow) -> None:
-        self.put(keys.node(self._owner, self.name(row.key)), codec.encode_row(row))
-
-    def remove_node(self, key: NodeKey) -> None:
-        self.put(keys.node(self._owner, self.name(key)), None)
+    def put_node(self, key: NodeKey, row: NodeRow | None) -> None:
+        self.put(keys.node(self._owner, self.name(key)), None if row is None else codec.encode_row(row))
 
     def ensure_node(self, key: str, kind: str, name: str, is_urn: bool = False) -> bytes:
         """Create a node other than a memory, if it is missing. Return its name in storage keys."""
@@ -248,7 +244,7 @@ class GraphChanges(GraphHistory):
     def forget_memory(self, key: NodeKey, seq: int) -> None:
         """Delete the stored state of a memory as a node: its archive mark, and the memories that supersede it."""
         if self.node(key) is not None:
-            self.remove_node(key)
+            self.put_node(key, None)
         if self.get(keys.superseded(self._owner, seq)) is not None:
             self.put_superseding(seq, [])
 
@@ -304,7 +300,7 @@ class GraphChanges(GraphHistory):
     def _describe(self, key: NodeKey, seq: int, description: NodeDescription) -> None:
         row = self.node(key)
         if row is not None and row.described_by in (None, seq):
-            self.put_node(row.describe(description, seq))
+            self.put_node(key, row.describe(description, seq))
 
     def _remove_description(self, key: NodeKey, seq: int) -> None:
         row = self.node(key)

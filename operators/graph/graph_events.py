@@ -248,11 +248,11 @@ def _archive_node(changes: GraphChanges, key: NodeKey, archived: bool) -> bool:
         return False
     changes.keep_node(key, row)
     if row is not None and not key.memory:
-        changes.put_node(row._replace(archived=archived))
+        changes.put_node(key, row._replace(archived=archived))
     elif archived:
-        changes.put_node(NodeRow(key, codec.MEMORY_KIND, key.text, archived=True))
+        changes.put_node(key, NodeRow(key, codec.MEMORY_KIND, key.text, archived=True))
     else:
-        changes.remove_node(key)  # a memory needs no record to be a node
+        changes.put_node(key, None)  # a memory needs no record to be a node
     return True
 
 

@@ -101,9 +101,10 @@ class GraphHistory:
             self._put_kept(keys.past_adjacency(self._owner, self.name(end), row.number), stored)
 
     def keep_neighbour(self, seq: int, neighbour: codec.StoredNeighbour) -> None:
-        """Keep the earlier state of a memory's neighbour. Later calls within the event have no effect."""
+        """Keep the earlier state of a memory's neighbour, unless a memory is in removal. Later calls within the event
+        have no effect."""
         key = keys.past_similar(self._owner, seq, neighbour.seq, self._event_number)
-        if self.get(key) is None:
+        if self.forgetting is None and self.get(key) is None:
             self.put(key, orjson.dumps([self.ingested_ms, tuple(neighbour)]))
 
     def keep_node(self, key: NodeKey, row: NodeRow | None) -> None:

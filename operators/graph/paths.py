@@ -379,12 +379,8 @@ def expand(walk: Walk, limit: int = EXPANSION_K, exclude: Collection[int] = ()) 
 
 
 def boosts(walk: Walk, limit: int) -> dict[int, float]:
-    """Return the boost of each of a walk's seeds and nearest neighbours, by `seq`, from the best edge to it:
-
-        boost = min(1, 0.5 · type weight · weight · confidence / hops)
-
-    With weight and confidence 1 and one hop, it is 0.75 for caused_by, 0.5 for similar_to and 0.125 for shared_node.
-    `limit` is the largest number of neighbours."""
+    """Return the boost of each of a walk's seeds and nearest neighbours, by `seq`: half the score of the best path to
+    it, at most 1. `limit` is the largest number of neighbours."""
     candidates = set(walk.seeds)
     for found in sorted(walk.best.values(), key=lambda found: (found.hops, *_sort_key(walk.scope, found))):
         if len(candidates) == len(walk.seeds) + limit:

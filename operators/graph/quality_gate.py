@@ -226,7 +226,6 @@ def _loss(before: float | None, now: float | None) -> float | None:
 
 
 def _harm(added: float | None, without: float | None) -> float | None:
-    """Return the share of negative feedback on added memories; 0 if answers without expansions are no better."""
     if added is None:
         return None
     return 0.0 if without is not None and added >= without else round(1 - added, 6)

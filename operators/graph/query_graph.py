@@ -105,9 +105,6 @@ SEEDS = 10  # memories at which paths start
 # 1/20. Irrelevant seeds would lead to more irrelevant memories.
 SEED_SPREAD = 3.0
 BOOSTED_MAX = 50  # boosted neighbours of the seeds
-# Memories reached only over names in texts, authors, episodes and similarity are not added, because they are no better
-# than the next ranked memories. On every kind of chat, adding them had the same effect as a larger k.
-DERIVED_FACTOR = 0.0
 PREFERRED_MAX = 100  # the best memories; their links are preferred at shared nodes with many memories
 T = TypeVar("T")
 
@@ -261,8 +258,9 @@ class QueryGraph:
         return -np.inf if position == NO_POSITION else float(self.signal[position])
 
     def _fit(self, seq: int, by_event: bool) -> float:
-        """Return a memory's odds relative to the best permitted one, times `DERIVED_FACTOR` for a derived link."""
-        return math.exp(self._preference(seq) - self._best_signal) * (1.0 if by_event else DERIVED_FACTOR)
+        """Return a memory's odds relative to the best permitted one; 0 over derived connections only, because adding
+        such memories had the same effect as a larger k on every kind of chat."""
+        return math.exp(self._preference(seq) - self._best_signal) if by_event else 0.0
 
     @cached_property
     def _best_signal(self) -> float:

@@ -1,5 +1,4 @@
-"""A memory's part of its owner's graph: creation, updates, removal, and `similar_to` links between memories with close
-vectors.
+"""A memory's part of its owner's graph, with `similar_to` links between memories with close vectors.
 
 Each memory has a limited number of links. If a new memory is closer than the weakest link of a memory at the limit, it
 replaces that link, in both directions; at equal closeness, the existing link stays."""
@@ -169,8 +168,7 @@ def unlink_similar(changes: GraphChanges, seq: int) -> None:
     neighbours = changes.neighbours(seq)
     for neighbour in neighbours:
         _remove_neighbour(changes, neighbour.seq, seq)
-        if changes.forgetting is None:
-            changes.keep_neighbour(seq, neighbour)
+        changes.keep_neighbour(seq, neighbour)
     if neighbours:
         changes.put_neighbours(seq, [])
 
@@ -218,7 +216,7 @@ def _accept(changes: GraphChanges, seq: int, newcomer: codec.StoredNeighbour, at
 def _remove_neighbour(changes: GraphChanges, seq: int, other: int) -> None:
     """Remove one memory from the neighbours of another."""
     neighbours = changes.neighbours(seq)
-    for neighbour in neighbours if changes.forgetting is None else ():
+    for neighbour in neighbours:
         if neighbour.seq == other:
             changes.keep_neighbour(seq, neighbour)
     changes.put_neighbours(seq, [one for one in neighbours if one.seq != other])
