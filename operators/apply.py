@@ -135,13 +135,10 @@ def vectors_of(analysis: Analysis, model: str) -> Vectors | None:
     return None if vectors is None else Vectors(model, vectors, analysis.tokens, analysis.sizes)
 
 
-NO_EPISODE = -1
 # Fields that are not part of an event's content. A retrying producer may change the timestamp.
 _NOT_CONTENT = frozenset({"id", "receipt", "schema_version", "timestamp", "embedding"})
-READ_IN_PART = "READ_IN_PART"
 _READ_IN_PART = f"only the first {READ_CHARACTERS:,} characters are searchable: split the text into several memories"
 _REFUSAL_OUTCOMES = get_args(RefusalOutcome)
-EMBEDDING_FAILED = "EMBEDDING_FAILED"
 _EMBEDDING_FAILED = (
     "the memory is stored, and found by its words only: the embedding service returned no vector ({}). Send a vector "
     "as memory.embedding, or replay into a new directory"
@@ -168,9 +165,9 @@ def apply(view: View, write: Write, work: Work | None = None) -> list[ReceiptOut
         failed_part = SYNC_FAILED, _GRAPH_FAILED
     elif write.analysis is not None and outcome in ("created", "updated"):
         if (code := write.analysis.embedding_failure) is not None:
-            failed_part = EMBEDDING_FAILED, _EMBEDDING_FAILED.format(code)
+            failed_part = "EMBEDDING_FAILED", _EMBEDDING_FAILED.format(code)
         elif write.analysis.is_truncated:
-            failed_part = READ_IN_PART, _READ_IN_PART
+            failed_part = "READ_IN_PART", _READ_IN_PART
     return receipts(write, outcome, failed_part)
 
 
@@ -206,8 +203,8 @@ def _create(view: View, write: Write, event: Message | MemoryAdd, memory_id: str
     view.limits.raise_if_full(view.counts, row.content)
     derived.link(view, row)
     analysis = _in_own_language(view, write.analysis or Analysis("", 0, None), row.content)
-    episode = NO_EPISODE
-    if isinstance(event, Message) or event.session_id is not None:  # a fact without a session has no episode
+    episode = -1  # a fact without a session has no episode
+    if isinstance(event, Message) or event.session_id is not None:
         joined = join_or_open(view.episodes(row.session_id), view.owner, row, view.rules.episode_gap_ms)
         episode = joined.episode.number
         if joined.changed:
@@ -219,13 +216,10 @@ def _create(view: View, write: Write, event: Message | MemoryAdd, memory_id: str
 def _apply_once(view: View, write: Write, digest: str, work: Work | None) -> Outcome:
     """Apply an event that creates no memory. An event with an id takes effect only once."""
     event = write.event
-    if event.id is None:
-        return _apply_change(view, write, work)
-    applied_digest = view.applied_digest(event.id)
-    if applied_digest is not None:
+    if event.id is not None and (applied_digest := view.applied_digest(event.id)) is not None:
         return _repeated_outcome(applied_digest, digest)
     outcome = _apply_change(view, write, work)
-    if outcome not in _REFUSAL_OUTCOMES:
+    if event.id is not None and outcome not in _REFUSAL_OUTCOMES:
         view.mark_applied(event.id, digest)
     return outcome
 

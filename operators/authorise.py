@@ -18,7 +18,7 @@ from recallflow.fields import format_time
 from recallflow.operators.events import Ask, Decoded, Refused, refused
 from recallflow.operators.grants import KEY_KINDS, ApiKeys, Grant, Issuer, TokenVerifier, refusal
 from recallflow.operators.guard import retry_once
-from recallflow.records import Record, Refusal
+from recallflow.records import Principal, Record, Refusal
 
 STEP = "authorise"
 VERDICT_KINDS = (*KEY_KINDS, "quota")  # types of the control events that the verdict on a record depends on
@@ -59,7 +59,7 @@ class Authoriser:
         event: Event = item.query if isinstance(item, Ask) else item.event
         try:
             grant, end_user = retry_once(STEP, record.position, self._grant, record, event.tenant_id)
-            stripped = stripped._replace(principal=grant.principal)
+            stripped = stripped._replace(principal=Principal(grant.name, grant.projects))
             retry_once(STEP, record.position, grant.check, event, end_user)
         except InvalidRecord as error:
             return refused(stripped, Refusal(STEP, error.code, *error.fields[0]))
@@ -138,7 +138,6 @@ class Authoriser:
             )  # fmt: skip
 
     def _required_from_ms(self) -> int | None:
-        """Return the time from which credentials are required."""
         first_ms = self._decisions.first_decision_ms(KEY_KINDS)
         return None if first_ms is None else first_ms + DELAY_MS
 

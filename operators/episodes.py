@@ -9,8 +9,7 @@ A fact of a session belongs to an episode without changing its span, because mos
 conversation. It joins the episode whose widened span contains its event time; otherwise the last episode that started
 before it; otherwise the first. Facts of a session without messages are in an episode that its first message takes over.
 
-The functions take the current episodes of one session, sorted by time, without overlaps. In `EpisodeRow`, `logged`
-tells whether all its times come from the log, so that a replay gives the same times."""
+The functions take the current episodes of one session, sorted by time, without overlaps."""
 
 import hashlib
 from bisect import bisect_right

@@ -5,9 +5,7 @@ undelivered outputs. A tombstone of keyed hashes remains. From then on, events w
 no effect; events without any time count as new. An erasure has no effect if one with a later time was applied before.
 
 A user with very many environments is erased in steps, some environments in each, and the rest with the event itself.
-After a crash the event is read again, and continues with the rest.
-
-In-memory data is dropped, queries in progress start again, and files are cleaned later (`state/database.py`)."""
+After a crash the event is read again, and continues with the rest."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress

@@ -18,7 +18,6 @@ from recallflow.errors import ErrorCode, InvalidRecord, UsageError
 from recallflow.events import Event, MemoryAdd, MemoryEmbedding, MemoryFeedback, MemoryForget, MemoryUpdate, Message
 from recallflow.fields import EPOCH_MS_MAX, Name
 from recallflow.operators.events import Ask, Write
-from recallflow.records import Principal
 
 KEY_KINDS = API_KEY, SIGNING_KEY = ("api_key", "token_key")
 UNKNOWN_KEY = (
@@ -80,10 +79,6 @@ class Grant(NamedTuple):
         users = self.end_users if end_user is None else (end_user,)
         named = {"tenant_id": tenants, "user_id": users, "environment": self.environments, "project_id": self.projects}
         return {field: next(iter(names)) for field, names in named.items() if names is not None and len(names) == 1}
-
-    @property
-    def principal(self) -> Principal:
-        return Principal(self.name, self.projects)
 
 
 def refusal(code: ErrorCode, field: str, problem: str) -> InvalidRecord:
@@ -306,7 +301,6 @@ def _name(claims: dict[str, Any], claim: str) -> str:
 
 
 def _names(claims: dict[str, Any], claim: str) -> list[str] | None:
-    """Return the names in a claim; None if the claim is missing."""
     if claim not in claims:
         return None
     try:

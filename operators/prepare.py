@@ -57,12 +57,11 @@ def passages(text: str) -> list[Passage]:
     total = words.before[-1]
     if total <= WORDS * _HALVES:
         return [Passage(0, 0, len(text))]
-    parts = _parts(text, words)
     count = min(PASSAGES_MAX, -(-total // (WORDS * _HALVES)))
     # The middle of a part decides its passage. So passages have similar lengths, and none is empty, because a part is
     # shorter than half of the shortest passage.
     before, numbered = 0, []
-    for part in parts:
+    for part in _parts(text, words):
         numbered.append((min((2 * before + part.size) * count // (2 * total), count - 1), part))
         before += part.size
     groups = [[part for _, part in group] for _, group in groupby(numbered, key=lambda one: one[0])]

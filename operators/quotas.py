@@ -67,11 +67,8 @@ class Rates:
         self._counts[key] = _SecondCount(second, records + 1, offset)
         if records < limit:
             return None
-        return OverQuota(
-            name,
-            f"the tenant sent more in this second than {name} allows for one partition ({limit:,}): send the record "
-            "later, or raise the limit (recallflow quota set)",
-        )
+        excess = f"the tenant sent more in this second than {name} allows for one partition ({limit:,})"
+        return OverQuota(name, f"{excess}: send the record later, or raise the limit (recallflow quota set)")
 
 
 class UserLimits(NamedTuple):

@@ -163,7 +163,7 @@ class StateStep:
     def _apply(self, item: Item) -> Sequence[Output]:
         outputs = self._apply_here(item)
         if (moved_from := item.record.moved_from) is not None and not isinstance(item, Misrouted):
-            self._writes.count(moved_from)  # producers wait for the original position
+            self._writes.advance_past(moved_from)  # producers wait for the original position
         return outputs
 
     def _apply_here(self, item: Item) -> Sequence[Output]:
@@ -174,7 +174,7 @@ class StateStep:
                     self._queue.hold(item, first=True)
                 return answered or []
             case Misrouted():
-                self._writes.count(item.record.position)
+                self._writes.advance_past(item.record.position)
                 moved = Reroute(item.record, item.owner.record_key, item.owning_partition)
                 return [] if item.record.silent else [moved]
             case Refused():

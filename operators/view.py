@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from recallflow.operators.episodes import follow_change, opened_episode
@@ -124,8 +125,7 @@ class View:
         return Entry.decode_all([entry for entry in stored if entry is not None])
 
     def vectors(self, seq: int) -> Vectors | None:
-        stored = self._partition.get(keys.vectors(self._hot.key, seq))
-        return Vectors.decode(stored) if stored else None
+        return self._partition.read(keys.vectors(self._hot.key, seq), Vectors.decode)
 
     def entries(self, first: int) -> Iterator[Entry]:
         """Yield current memories from a sequence number on, in order of arrival."""
@@ -161,14 +161,12 @@ class View:
 
     def merged_episodes(self) -> list[tuple[str, str]]:
         """Return the ids of episodes that the event merged into others, each with the id of that other episode."""
-        changed = [
-            one for episodes in self.changed_episodes.values() for one in episodes if one.merged_into is not None
-        ]
-        pairs = [(one.id, self.episode_id(one.session_id, one.number)) for one in changed]
+        merged = [one for one in chain(*self.changed_episodes.values()) if one.merged_into is not None]
+        pairs = [(one.id, self.episode_id(one.session_id, one.number)) for one in merged]
         return [(merged_id, into_id) for merged_id, into_id in pairs if into_id is not None]
 
     def summary(self, category: str) -> str | None:
-        stored = next((value for _, value in self._partition.scan_back(self._summaries(category))), None)
+        stored = next((value for _, value in self._partition.scan_back(self._summary_prefix(category))), None)
         return None if stored is None else rows.CategorySummaryRow.decode(stored).summary
 
     def digest(self, content: bytes) -> str:
@@ -176,8 +174,7 @@ class View:
 
     def applied_digest(self, event_id: str) -> str | None:
         """Return the digest of the event that was applied under an id; None if there is none."""
-        stored = self._partition.get(keys.event_id(self._hot.key, self._hot.stored_name(event_id)))
-        return stored.decode() if stored else None
+        return self._partition.read(keys.event_id(self._hot.key, self._hot.stored_name(event_id)), bytes.decode)
 
     def next_seq(self) -> int:
         self._next_seq += 1
@@ -246,8 +243,7 @@ class View:
 
     def add_feedback(self, current: rows.MemoryHead, useful: bool) -> None:
         key = keys.usage(self._hot.key, current.seq)
-        stored = self._partition.get(key)
-        usage = (Usage.decode(stored) if stored else Usage()).with_feedback(useful)
+        usage = (self._partition.read(key, Usage.decode) or Usage()).with_feedback(useful)
         self._staged[key] = usage.encode()
         self._usage[current.seq] = usage
 
@@ -270,7 +266,7 @@ class View:
     def put_summary(self, category: str, summary: str, sources: list[int]) -> None:
         """Store a category's new summary. A derived summary replaces the previous derived one."""
         if sources:
-            for _, value in self._partition.scan(self._summaries(category)):
+            for _, value in self._partition.scan(self._summary_prefix(category)):
                 if (row := rows.CategorySummaryRow.decode(value)).sources:
                     self.drop_summary(category, row.change)
         key = keys.category_summary(self._hot.key, self._hot.stored_name(category), self.change)
@@ -375,8 +371,7 @@ class View:
         for category, change in self.derivatives(entry.seq).summaries:
             self.drop_summary(category, change)
 
-    def _summaries(self, category: str) -> bytes:
-        """Return the key prefix of a category's summaries."""
+    def _summary_prefix(self, category: str) -> bytes:
         return keys.table(self._hot.key, keys.CATEGORY_SUMMARY) + self._hot.stored_name(category)
 
     def _versions(self, name: bytes, at_most: int) -> list[int]:

@@ -42,7 +42,6 @@ class MemoryWrites:
     def __init__(
         self, partition: Partition, owners: Owners, rules: Rules, expansions: Expansions, forget: Forget
     ) -> None:
-        """`forget` drops in-memory data of erased owners."""
         self._partition, self._owners, self._rules, self._expansions = partition, owners, rules, expansions
         self._large = LargeEvents(partition, owners, rules)
         self._forget: Forget = partial(_forget, self._large, expansions, forget)
@@ -74,7 +73,7 @@ class MemoryWrites:
         if any(self._partition.get(key) is not None for key in forwarded):
             if not record.silent:
                 self._partition.unfit[write.event.type, "repeated"] += 1
-            self.count(record.position)
+            self.advance_past(record.position)
             return []
         if isinstance(write.event, UserErase):
             return self._erase(write, write.event)
@@ -88,13 +87,13 @@ class MemoryWrites:
                 return None
             view, outputs = applied
         except InvalidRecord as error:
-            outputs = [DeadLetter(record, 0, error, STEP), *self.audited(write, error)]
+            outputs = [DeadLetter(record, 0, error, STEP), *self._audited(write, error)]
         except DecryptionFailed:
             drop()
             outputs = [DeadLetter(record, 0, redaction.unreadable(), STEP)]
         outputs_owner = None if view is None or view.refusal_outcome == "erased" else owner
         values = self._large.end(owner) | self._encoded_outputs(record, outputs, outputs_owner)
-        position = self._counted(record.position)
+        position = self._committed_position(record.position)
         if view is None:
             self._partition.stage(values, position)
         else:
@@ -102,10 +101,8 @@ class MemoryWrites:
             if view.refusal_outcome is not None and not record.silent:
                 self._partition.unfit[write.event.type, view.refusal_outcome] += 1
             try:
-                try_once(STEP, record.position, view.publish, undo=drop)
-            except InvalidRecord:  # the event is applied on disk already
-                pass
-            except DecryptionFailed:
+                try_once(STEP, record.position, view.publish)
+            except (InvalidRecord, DecryptionFailed):  # the event is applied on disk already
                 drop()
             if write.event.type == "memory.feedback":  # it also judges the graph expansion that added the memory
                 self._expansions.feedback(owner, write.event.memory_id, write.event.useful, record.append_ms)
@@ -130,7 +127,7 @@ class MemoryWrites:
             outputs = [*outputs, audit.erased(write, refusal)]
         values = self._encoded_outputs(record, outputs)
         if erasure is None:
-            self._partition.stage(values, self._counted(record.position))
+            self._partition.stage(values, self._committed_position(record.position))
         else:
             values |= self._forwarded(write)
             erase.carry_out(self._partition, self._owners, erasure, values, record.position, self._forget)
@@ -144,25 +141,25 @@ class MemoryWrites:
         keyring = self._partition.keyring
         return {keys.forwarded(keyring.digest(keyring.owner(write.owner), str(original).encode())): b""}
 
-    def count(self, position: Position) -> None:
+    def advance_past(self, position: Position) -> None:
         """Advance the applied position past a record that has no effect in this partition."""
-        self._partition.stage({}, self._counted(position))
+        self._partition.stage({}, self._committed_position(position))
 
-    def audited(self, item: Decoded, error: InvalidRecord) -> list[AuditEntry]:
+    def _audited(self, item: Decoded, error: InvalidRecord) -> list[AuditEntry]:
         """Return the access log entry of a refusal, if any."""
         return audit.refused(item, error) if self._rules.audited else []
 
     def refuse(self, item: Refused) -> Sequence[Kept]:
         """Skip a record that cannot be applied."""
         record = item.record
-        letters: list[Kept] = [DeadLetter(record, 0, item.error, item.step), *self.audited(item, item.error)]
+        letters: list[Kept] = [DeadLetter(record, 0, item.error, item.step), *self._audited(item, item.error)]
         values: Values = {}
         # Other refusals are a function of the record's fields, and the same at the next reading.
         if item.error.code in _UNSTABLE_CODES and item.query_id is None:
             if self._partition.is_applied(record.position):
                 return self._stored_outputs(record)
             values = self._encoded_outputs(record, letters)
-        self._partition.stage(values, self._counted(record.position))
+        self._partition.stage(values, self._committed_position(record.position))
         return [] if record.silent else letters
 
     def _encoded_outputs(self, record: Record, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
@@ -191,11 +188,10 @@ class MemoryWrites:
         view = View(self._partition, hot, write, self._rules, None if work is None else work.change)
         outputs: list[Kept] = [*apply(view, write, work)]
         view.begin_owner()
-        if self._rules.enrichment is not None and not write.record.silent:
+        enrichment = self._rules.enrichment
+        if enrichment is not None and not write.record.silent:
             with suppress(InvalidRecord):  # a failed request does not affect the memory
-                outputs += try_once(
-                    "enrichment", write.record.position, self._requested, view, write, self._rules.enrichment
-                )
+                outputs += try_once("enrichment", write.record.position, self._requested, view, write, enrichment)
         return view, outputs
 
     def _requested(self, view: View, write: Write, enrichment: EnrichmentTasks) -> list[TaskRequest]:
@@ -205,7 +201,7 @@ class MemoryWrites:
             for number, one in requests(view, write, enrichment, self._rules.decisions)
         ]
 
-    def _counted(self, position: Position) -> Position | None:
+    def _committed_position(self, position: Position) -> Position | None:
         """Return the position to commit; None for a record of the query topic, because a rebuild need not read it."""
         return None if position.topic == self._rules.query_topic else position
 
