@@ -261,7 +261,7 @@ def hybrid(inputs: RankingInput) -> Ranking:
     if inputs.tuning.wants_proximity:
         factors["proximity"] = inputs.near(positions)
     weights = {name: inputs.tuning.weights[name] / (1 if name == "semantic" else spread) for name in factors}
-    return _by_sum(inputs, positions, factors, weights, boosts(inputs, positions, spread), spread)
+    return _by_sum(inputs, positions, factors, weights, spread)
 
 
 def balanced(inputs: RankingInput) -> Ranking:
@@ -276,7 +276,7 @@ def balanced(inputs: RankingInput) -> Ranking:
         "semantic": semantic,
         "proximity": inputs.near(positions),
     }
-    return _by_sum(inputs, positions, factors, dict(inputs.tuning.weights), boosts(inputs, positions, spread), spread)
+    return _by_sum(inputs, positions, factors, dict(inputs.tuning.weights), spread)
 
 
 def entity_focused(inputs: RankingInput) -> Ranking:
@@ -285,7 +285,7 @@ def entity_focused(inputs: RankingInput) -> Ranking:
     positions = _union(inputs, best, _nearest(inputs))
     semantic, spread = semantic_factor(inputs, positions, best)
     factors = {"proximity": inputs.near(positions), "semantic": semantic}
-    return _by_sum(inputs, positions, factors, dict(inputs.tuning.weights), {}, spread)
+    return _by_sum(inputs, positions, factors, dict(inputs.tuning.weights), spread)
 
 
 def decayed(inputs: RankingInput) -> Ranking:
@@ -302,7 +302,7 @@ def decayed(inputs: RankingInput) -> Ranking:
     }
     scores = np.prod([*factors.values()], axis=0)
     cut = np.lexsort((positions, -signal, -scores))[: inputs.tuning.k]
-    return Ranking(positions[cut], scores[cut], {name: values[cut] for name, values in factors.items()})
+    return Ranking(positions, scores, factors).only(cut)
 
 
 MODES: Mapping[Mode, Callable[[RankingInput], Ranking]] = {
@@ -338,17 +338,12 @@ def _union(inputs: RankingInput, *found: Positions) -> Positions:
 
 
 def _by_sum(
-    inputs: RankingInput,
-    positions: Positions,
-    factors: dict[str, Column],
-    weights: dict[str, float],
-    boost_values: dict[str, Column],
-    spread: float,
+    inputs: RankingInput, positions: Positions, factors: dict[str, Column], weights: dict[str, float], spread: float
 ) -> Ranking:
     """Rank by Σ weight · factor + Σ boosts. If all sums of factors are nearly equal, the order is by boosts, semantic
     factor, importance, recency, sum of factors and id, each descending. `spread`: the log-odds that the semantic factor
     spans."""
-    values = np.array([*factors.values()])
+    values, boost_values = np.array([*factors.values()]), boosts(inputs, positions, spread)
     sums: Column = np.array([weights[name] for name in factors]) @ values
     boost_sums: Column = sum(boost_values.values(), np.zeros(len(positions)))
     signal, scores = inputs.semantic[positions], sums + boost_sums
@@ -362,14 +357,8 @@ def _by_sum(
         order = np.lexsort((-by_id, -sums, -recency, -importance, -signal, -boost_sums))
     else:
         order = np.lexsort((positions, -signal, -scores))
-    cut = order[: inputs.tuning.k]
-    return Ranking(
-        positions[cut],
-        scores[cut],
-        {name: column[cut] for name, column in factors.items()},
-        weights,
-        {name: column[cut] for name, column in boost_values.items()},
-        is_tied,
-        dict(zip(factors, np.partition(values, len(positions) // 2)[:, len(positions) // 2].tolist(), strict=True)),
-        weights["semantic"] / spread,
-    )
+    middle = len(positions) // 2
+    medians = dict(zip(factors, np.partition(values, middle)[:, middle].tolist(), strict=True))
+    unit = weights["semantic"] / spread
+    ranking = Ranking(positions, scores, factors, weights, boost_values, is_tied, medians, unit)
+    return ranking.only(order[: inputs.tuning.k])

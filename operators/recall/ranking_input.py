@@ -126,12 +126,14 @@ class Ranking:
     first_ranks: Ints | None = None  # the ranks before a reranker, if one ran
 
     def only(self, chosen: Selection) -> "Ranking":
-        factors, boosts = (
-            {name: values[chosen] for name, values in parts.items()} for parts in (self.factors, self.boosts)
+        return replace(
+            self,
+            positions=self.positions[chosen],
+            scores=self.scores[chosen],
+            factors={name: values[chosen] for name, values in self.factors.items()},
+            boosts={name: values[chosen] for name, values in self.boosts.items()},
+            first_ranks=None if self.first_ranks is None else self.first_ranks[chosen],
         )
-        first_ranks = None if self.first_ranks is None else self.first_ranks[chosen]
-        kept = replace(self, positions=self.positions[chosen], scores=self.scores[chosen], first_ranks=first_ranks)
-        return replace(kept, factors=factors, boosts=boosts)
 
 
 @dataclass(frozen=True, slots=True)
