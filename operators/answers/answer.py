@@ -303,8 +303,7 @@ class EffectLog:
         self._generations = deque[dict[bytes, bytes]]([{}, {}, stored])
 
     def stage(self, ask: Ask, effects: Effects) -> None:
-        """Stage the effects of an answer unless they are stored. In a finite log, the applied position shows whether
-        they are, otherwise the mark."""
+        """Stage the effects of an answer unless they are stored."""
         position = ask.record.position if self._input_ends else None
         if position is not None and self._partition.is_applied(position):
             return

@@ -85,7 +85,7 @@ def person(row: MemoryRow, name: str, *, asks: bool) -> Reason:
     """Return the reason: the memory is by or about a participant whom the question names, or by or about the asking
     user."""
     subject = "the one who asks" if asks else name
-    shown = row.name or "the one who asks" if asks and row.author else name
+    shown = (row.name or "the one who asks") if asks and row.author else name
     return {"code": "person", "text": f"said by {subject}" if row.author else f"about {subject}", "person": shown}
 
 

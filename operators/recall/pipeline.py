@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, takewhile
 from typing import TypeVar
 
 import numpy as np
@@ -46,11 +46,9 @@ def recall(
     waits for the answer, and subqueries that have not begun are left out. Raise InvalidRecord."""
     if composed is None:
         composed = _find_all(_begin(engine, request, results))
-    questions, subanswers = model_calls.subqueries(results, composed.run.question.text), list[ComposedAnswer]()
-    for question in questions:
-        if has_event():
-            break
-        subanswers.append(_answer_subquery(composed, results, question))
+    questions = model_calls.subqueries(results, composed.run.question.text)
+    answered = takewhile(lambda _: not has_event(), questions)
+    subanswers = [_answer_subquery(composed, results, question) for question in answered]
     if subanswers:
         composed = merged(composed, subanswers)
         composed.run.timings.end("questions")

@@ -75,7 +75,7 @@ def _stems_in_memories(text: str, table: Table, vocabulary: Vocabulary) -> list[
     several possible stems, keep those that occur in memories, or the first one if none does."""
     found: list[str] = []
     for stems in read_question(text, table, vocabulary.languages):
-        found += [stem for stem in stems if vocabulary.holds(stem)] or stems[:1] if len(stems) > 1 else stems
+        found += ([stem for stem in stems if vocabulary.holds(stem)] or stems[:1]) if len(stems) > 1 else stems
     wanted = set(islice(dict.fromkeys(found), limits.QUERY_WORDS))
     return [stem for stem in found if stem in wanted]
 
@@ -101,10 +101,8 @@ def find_participants(text: str, participants: Iterable[str], table: Table) -> d
             spelling = _spelling_in(form, text, table) if is_present else None
             if by_stem and not is_ambiguous and spelling is None:
                 spelling = by_stem.get(name_stem(form, table))
-            if spelling is not None:
-                starts = [*_occurrences(text, spelling)]
-                if not starts:  # it was part of a longer name
-                    continue
+            # A spelling that does not occur any longer was part of a longer name.
+            if spelling is not None and (starts := [*_occurrences(text, spelling)]):
                 found[participant] = starts[0], spelling
                 for at in starts:
                     text = text[:at] + " " * len(spelling) + text[at + len(spelling) :]

@@ -300,8 +300,7 @@ def _permitted(inputs: RankingInput, positions: Positions) -> Mask:
     """Return a mask of the positions that may be in the answer."""
     if len(inputs.allowed) == inputs.index.conversation.size:
         return np.ones(positions.shape, np.bool_)
-    at = np.minimum(np.searchsorted(inputs.allowed, positions), len(inputs.allowed) - 1)
-    found: Mask = inputs.allowed.take(at) == positions
+    found: Mask = inputs.allowed.take(inputs.allowed.searchsorted(positions), mode="clip") == positions
     return found
 
 
