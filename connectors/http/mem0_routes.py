@@ -99,7 +99,6 @@ async def search(calls: ClientCalls) -> dict[str, Any]:
 
 
 def _owner_and_filters(body: requests.Search | requests.GetAll) -> tuple[str, dict[str, Any]]:
-    """Return the owner and our filters of a request, whose entities may be inside and outside of its filters."""
     user_id, filters = requests.parse_filters(body)
     if body.categories:
         filters = filters | {"categories": body.categories}
@@ -129,13 +128,9 @@ async def get_all(calls: ClientCalls) -> dict[str, Any]:
             position += 1
         if size > requests.PAGE_CHARACTERS:
             raise Problem("too_large", f"over {requests.PAGE_CHARACTERS:,} characters: give a smaller one", "page_size")
-    following = body.page + 1 if count > end else None
-    previous = body.page - 1 if body.page > 1 else None
-    return {"count": count, "next": _link(following, body), "previous": _link(previous, body), "results": results}
-
-
-def _link(page: int | None, body: requests.GetAll) -> str | None:
-    return None if page is None else f"?page={page}&page_size={body.page_size}"
+    following = f"?page={body.page + 1}&page_size={body.page_size}" if count > end else None
+    previous = f"?page={body.page - 1}&page_size={body.page_size}" if body.page > 1 else None
+    return {"count": count, "next": following, "previous": previous, "results": results}
 
 
 async def get(calls: ClientCalls) -> dict[str, Any]:

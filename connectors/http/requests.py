@@ -92,13 +92,13 @@ class Parameters:
         self.by_name = {one.name: one for one in every if one.name.partition(".")[0] in fields}
         self.in_path = [one._replace(required=True) for one in every if one.name in in_path]
 
-    def event(self, request: Request, **in_path: object) -> bytes:
+    def event(self, request: Request) -> bytes:
         """Return the event of a request's URL as JSON. Raise Problem."""
-        return as_json(self.fields(request, **in_path))
+        return as_json(self.fields(request))
 
-    def fields(self, request: Request, **in_path: object) -> dict[str, Any]:
+    def fields(self, request: Request) -> dict[str, Any]:
         """Return the fields of the event of a request's URL. Other parameters are left to the route."""
-        event: dict[str, Any] = {"type": self.type, **in_path}
+        event: dict[str, Any] = {"type": self.type, **request.path_params}
         parameters = request.query_params
         for name, parameter in self.by_name.items():
             if name not in parameters:

@@ -248,7 +248,7 @@ def _add_query(
     same query, whose body may omit the type."""
 
     async def ask(request: Request) -> Response:
-        return await handler.ask(request, parameters.event(request, **request.path_params))
+        return await handler.ask(request, parameters.event(request))
 
     async def ask_by_body(request: Request) -> Response:
         body, kind = await handler.body(request), parameters.type
@@ -274,16 +274,13 @@ def memory_routes(handler: RequestHandler) -> APIRouter:
 
     @router.patch(path, status_code=202, openapi_extra=described)
     async def update(request: Request) -> Response:
-        fields, must_wait = _UPDATE.fields(request, **request.path_params), waits(request)
+        fields, must_wait = _UPDATE.fields(request), waits(request)
         body = with_fields(await handler.body(request), fields)
         return accepted(await handler.store(request, waits=must_wait, body=body))
 
-    described = accepting("Forget a memory", parameters=_FORGET)
-
-    @router.delete(path, status_code=202, openapi_extra=described)
+    @router.delete(path, status_code=202, openapi_extra=accepting("Forget a memory", parameters=_FORGET))
     async def forget(request: Request) -> Response:
-        body = _FORGET.event(request, **request.path_params)
-        stored = await handler.store(request, waits=waits(request), body=body)
+        stored = await handler.store(request, body=_FORGET.event(request), waits=waits(request))
         check_forgotten(stored.receipt)
         return accepted(stored)
 

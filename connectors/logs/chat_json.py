@@ -204,7 +204,6 @@ def owner_of(element: dict[str, Any], roles: owners.FieldRoles) -> object:
 
 
 def _from_sharegpt(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a ShareGPT message under OpenAI's names."""
     rest = {key: value for key, value in message.items() if key not in _SHAREGPT}
     role, content = (message[name] for name in _SHAREGPT)
     standard_role = owners.ROLES.get(role.casefold(), role) if isinstance(role, str) else role

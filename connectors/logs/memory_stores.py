@@ -135,7 +135,6 @@ def _next_day(last_day: str) -> str:
 
 
 def _history_event(step: dict[str, Any], owner: str, fields: dict[str, Any], scope: ImportScope) -> bytes:
-    """Return the event of a history step: added, changed or forgotten."""
     memory_id, kind = log.valid_id(step["memory_id"]), step.get("event")
     time = log.time_text(step.get("updated_at")) or log.time_text(step.get("created_at"))
     if kind == "ADD":

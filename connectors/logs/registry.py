@@ -78,12 +78,10 @@ class Registry:
         self._columns = tuple(sorted(columns.items()))
         parquet, rows, delimited = parquet_format(columns), lines_format(columns), csv_format(columns)
         self._formats = (parquet, rows, delimited) if columns else (parquet, *FORMATS, delimited)
-        self._chosen = None
-        if chosen is not None:
-            by_name = {one.name: one for one in (parquet, delimited, rows, *FORMATS)}
-            if chosen not in by_name:
-                raise UsageError(f"--format {chosen}: no such format; there are {', '.join(by_name)}")
-            self._chosen = by_name[chosen]
+        by_name = {one.name: one for one in (parquet, delimited, rows, *FORMATS)}
+        if chosen is not None and chosen not in by_name:
+            raise UsageError(f"--format {chosen}: no such format; there are {', '.join(by_name)}")
+        self._chosen = None if chosen is None else by_name[chosen]
 
     def logs_of(self, source: LogFile) -> tuple[list[Log], list[LogFile]]:
         """Return the logs of a source, and its other files; unreadable ones have an error in `broken`. A folder or an

@@ -290,15 +290,12 @@ class _Checked(io.RawIOBase):
     def tell(self) -> int:
         return self._file.tell()
 
-    def _read(self, most_bytes: int) -> bytes | None:
-        """Read decompressed bytes in small steps, so that nothing before the damage of a truncated file is lost."""
-        reads = getattr(self._file, "read1", None)
-        found = self._file.read(most_bytes) if reads is None else reads(min(most_bytes, _STEP_BYTES))
-        return cast("bytes | None", found)
-
     def readinto(self, into: bytearray | memoryview) -> int:  # type: ignore[override]
         try:
-            found = self._read(len(into)) or b""
+            if (read1 := getattr(self._file, "read1", None)) is None:
+                found = self._file.read(len(into)) or b""
+            else:  # in small steps, so that nothing before the damage of a truncated file is lost
+                found = read1(min(len(into), _STEP_BYTES))
         except _READ_ERRORS as error:
             problem = f"is damaged or incomplete ({_reason(error)})"
             remedy = "the part before the damage was read: repair the file, and replay it again"
