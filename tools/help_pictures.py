@@ -10,7 +10,6 @@ from rich.terminal_theme import DEFAULT_TERMINAL_THEME, DIMMED_MONOKAI
 from rich.text import Text
 
 from recallflow.cli.commands import commands
-from recallflow.cli.parser import leaves
 
 SHOWN = {"help": "recallflow --help", "help-ask": "recallflow ask --help"}
 THEMES = {"dark": DIMMED_MONOKAI, "light": DEFAULT_TERMINAL_THEME}
@@ -24,7 +23,7 @@ def main(folder: Path) -> None:
     for columns in (80, 120):
         os.environ["COLUMNS"] = str(columns)
         for name, line in SHOWN.items():
-            one = next(one for one in [parser, *leaves(parser)] if one.prog == line.removesuffix(" --help"))
+            one = next(one for one in [parser, *parser.subparsers()] if one.prog == line.removesuffix(" --help"))
             shown = Text.from_ansi(one.format_help())
             for theme, colours in THEMES.items():
                 console = Console(file=io.StringIO(), record=True, width=columns)

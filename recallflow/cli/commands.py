@@ -1,4 +1,5 @@
-"""List of the commands, and execution of one. Help and completion load all commands without slow libraries."""
+"""List of the commands, and execution of one. Help and completion load all command modules, so these import no slow
+libraries at their top."""
 
 import argparse
 import contextlib
@@ -106,18 +107,20 @@ GROUPS = {
 
 
 def commands() -> Parser:
-    text = "Memory for chat platforms: stores conversations, and answers questions about them."
+    description = "Memory for chat platforms: stores conversations, and answers questions about them."
     examples = (
         "recallflow demo", 'recallflow remember "I moved to Porto" --state-dir memory --create',
         'recallflow ask "Where do I live?" --state-dir memory',
     )  # fmt: skip
-    parser = Parser(prog="recallflow", description=text, groups=GROUPS, examples=examples)
+    parser = Parser(prog="recallflow", description=description, groups=GROUPS, examples=examples)
     parser.set_defaults(debug=False)
     parser.add_argument("--version", action="version", version=f"recallflow {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     for add in COMMANDS:
         add(subparsers)
-    _add_debug(parser)
+    text = "show tracebacks and the output of native code"
+    for one in (parser, *parser.subparsers()):  # so that --debug is accepted at any place
+        one.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=text)
     return parser
 
 
@@ -144,16 +147,6 @@ def perform(arguments: Sequence[str] | None) -> int:
     finally:
         os.umask(umask)
     return _flush_output(code)
-
-
-def _add_debug(parser: argparse.ArgumentParser) -> None:
-    """Add --debug to a parser and its subparsers, so that it is accepted at any place."""
-    text = "show tracebacks and the output of native code"
-    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=text)
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in dict.fromkeys(action.choices.values()):
-                _add_debug(command)
 
 
 def _run(options: argparse.Namespace) -> int:

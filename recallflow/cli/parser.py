@@ -168,7 +168,7 @@ class Parser(argparse.ArgumentParser):
     def _similar_commands(self, typed: str, choices: list[str]) -> list[str]:
         """Return the command lines of the commands that a mistyped word may mean: one at most."""
         typed = typed.lower()
-        commands = {words: f"{self.prog} {words}" for words in self._command_words()}
+        commands = {one.prog.removeprefix(f"{self.prog} "): one.prog for one in self.subparsers()}
         if (synonym := SYNONYMS.get(typed)) in commands:
             return [commands[synonym]]
         if similar := get_close_matches(typed, choices, 1):
@@ -176,13 +176,12 @@ class Parser(argparse.ArgumentParser):
         by_last_word = {words.split()[-1]: words for words in commands}
         return [commands[by_last_word[word]] for word in get_close_matches(typed, by_last_word, 1)]
 
-    def _command_words(self) -> Iterator[str]:
-        """Yield the words of all commands and their actions, such as `topics` and `topics create`."""
-        if (subcommands := self._subcommands()) is None:
-            return
-        for name, parser in subcommands.choices.items():
-            yield name
-            yield from (f"{name} {words}" for words in parser._command_words())
+    def subparsers(self) -> "Iterator[Parser]":
+        """Yield the parsers of all commands and their actions, such as `topics` and `topics create`."""
+        if (subcommands := self._subcommands()) is not None:
+            for parser in subcommands.choices.values():
+                yield parser
+                yield from parser.subparsers()
 
 
 def add_command(commands: Commands, name: str, run: Handler) -> argparse.ArgumentParser:
@@ -194,15 +193,6 @@ def add_command(commands: Commands, name: str, run: Handler) -> argparse.Argumen
     parser = commands.add_parser(name, help=text, description=description, examples=examples)
     parser.set_defaults(run=run)
     return parser
-
-
-def leaves(parser: Parser) -> Iterator[Parser]:
-    """Yield the parsers of runnable commands, at and below this one."""
-    if (subcommands := parser._subcommands()) is None:
-        yield parser
-    else:
-        for subparser in dict.fromkeys(subcommands.choices.values()):
-            yield from leaves(subparser)
 
 
 def _positional(action: argparse.Action) -> str:

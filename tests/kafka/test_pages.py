@@ -23,7 +23,6 @@ from confluent_kafka.admin import AdminClient
 from benchmarks.kafka import SCENARIOS
 from recallflow import MemoryUpdate, RecallClient
 from recallflow.cli.commands import commands
-from recallflow.cli.parser import leaves
 from recallflow.samples import sample_path
 from tests import example_pages
 from tests.chat_model import Messages, chat_model
@@ -161,7 +160,7 @@ def test_page_commands_print_the_shown_output(servers: str, page: str, tmp_path:
             assert [line for line in shows if line not in printed] == [], printed
 
 
-EXAMPLES = [example for one in leaves(commands()) for example in one.examples if LOCAL in example]
+EXAMPLES = [example for one in commands().subparsers() for example in one.examples if LOCAL in example]
 UNTIL_STOPPED = ("recallflow run", "recallflow serve", "recallflow enrich", "recallflow mcp")
 # test_models.py and test_keys.py have these: one needs a service of models, one a key that was made before.
 ELSEWHERE = ("recallflow reembed", "recallflow keys revoke")

@@ -19,7 +19,7 @@ import pytest
 from recallflow.cli import graph, main, memories, parser, services
 from recallflow.cli.commands import GROUPS, commands
 from recallflow.cli.flags import FLAGS
-from recallflow.cli.parser import SYNONYMS, leaves
+from recallflow.cli.parser import SYNONYMS
 from recallflow.connectors.checkpoints.generation import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.embedders import NAMES
@@ -37,13 +37,12 @@ HEAVY = ("faiss", "rocksdict", "bytewax", "pyarrow", "openai", "confluent_kafka"
 LOADED = f"""
 import sys
 from recallflow.cli.commands import commands
-from recallflow.cli.parser import leaves
-for parser in leaves(commands()):
+for parser in commands().subparsers():
     parser.format_help()
 commands().format_help()
 print(*(name for name in {HEAVY} if name in sys.modules))
 """
-LEAVES = [*leaves(PARSER)]
+LEAVES = [one for one in PARSER.subparsers() if one.get_default("run")]
 
 
 def test_help_imports_no_large_library() -> None:
@@ -286,7 +285,7 @@ def test_line_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line
 KAFKA = "localhost:9092"
 SERVE = "recallflow serve --state-dir memory"
 MOVING = ("recallflow state move", "recallflow state split", "recallflow state merge")  # need several partitions
-EXAMPLES = [*dict.fromkeys(example for one in [PARSER, *leaves(PARSER)] for example in one.examples)]
+EXAMPLES = [*dict.fromkeys(example for one in [PARSER, *PARSER.subparsers()] for example in one.examples)]
 LOCAL = [one for one in EXAMPLES if KAFKA not in one]
 
 
