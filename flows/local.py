@@ -71,7 +71,7 @@ class LocalService:
     calls: LocalCalls  # the queue to the engine's thread
     metrics: LocalMetrics
     embedding: CallerEmbedder | None  # embeds texts with a remote service; None for a local embedder
-    authoriser: Authoriser  # of the callers' threads: servers use it, and `_embed`; the engine's thread has another
+    authoriser: Authoriser  # for the threads of callers, in servers and in `_embed`; the engine's thread has another
     finish_cleaning: Callable[[], None]  # returns once no file holds erased data
     readable_owners: dict[Owner, None]  # owners with memories at the start or later
 
@@ -90,20 +90,17 @@ class LocalService:
             raise errors.QueryTimeout(query_id, timeout_s, None, self.obstacle() or _LATE) from None
         return Response.model_validate_json(answer.body)
 
-    async def store(self, event: MemoryEvent, headers: Headers) -> StoredEvent:
-        return await self._apply(event, headers)
-
     async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> StoredEvent:
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._apply(event, headers)
+                return await self.store(event, headers)
         except TimeoutError:
             raise errors.DeliveryFailed(f"the event was not applied within {timeout_s:g} s; it may still be") from None
 
     async def erase(self, event: UserErase, headers: Headers) -> StoredEvent:
         """Erase a user. Return once no file holds their data. Raise StorageError if files are not purged; the engine
         then retries the purge."""
-        stored = await self._apply(event, headers)
+        stored = await self.store(event, headers)
         try:
             await asyncio.to_thread(self.finish_cleaning)
         except errors.StorageError as error:
@@ -112,7 +109,7 @@ class LocalService:
             ) from error
         return stored
 
-    async def _apply(self, event: MemoryEvent, headers: Headers) -> StoredEvent:
+    async def store(self, event: MemoryEvent, headers: Headers) -> StoredEvent:
         """Apply an event, and return its position and receipt. Raise InvalidRecord if it was refused."""
         value = _encoded(event.model_copy(update={"receipt": True}))
         embedding = await self._embed(event, headers)  # outside the semaphore, which limits waits for the engine only

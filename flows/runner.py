@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -62,12 +63,9 @@ class Recipe(NamedTuple):
 
 
 def run_loop(recipe: Recipe) -> None:
-    loop = RecipeLoop(recipe)
-    try:
+    with closing(RecipeLoop(recipe)) as loop:
         while loop.step():
             pass
-    finally:
-        loop.close()
 
 
 def now_ms() -> int:
