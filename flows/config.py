@@ -73,7 +73,7 @@ def parse_count(value: object) -> int | Literal["auto"]:
 
 
 def parse_option(value: object) -> str:
-    """Return the value of an option of librdkafka, which checks it, as text."""
+    """Return an option of librdkafka as text, without a check: librdkafka checks it."""
     return str(value).lower() if isinstance(value, bool | int | float) else parse_text(value)
 
 

@@ -2,8 +2,8 @@
 
 A new state directory reads memories, or enrichment results, from their beginning, and queries from their end. An
 earlier engine may have sent outputs of these records already; then the records give no outputs again. A crashed engine
-may have sent only some of the outputs of its last records. Therefore, the outputs of the last 20,000 records up to the
-last one with an output are compared one by one."""
+may have sent only some of the outputs of its last records. Therefore, the outputs of 20,000 records, up to the last one
+with an output, are compared one by one."""
 
 import logging
 from collections import defaultdict, deque
@@ -90,9 +90,9 @@ def initial_progress(
 ) -> dict[int, PartitionProgress]:
     """Return the initial progress of each partition. Raise SourceError.
 
-    Partition numbers from the number of state partitions on were added to the topics later, and are read from their
-    beginning. For all others, the output topics are searched, because an engine of another deployment may have sent
-    outputs, even if a member of this deployment has started already."""
+    Partitions that were added to the topics after the state was created are read from their beginning: their numbers
+    are not below that of state partitions. For all others, the output topics are searched, because an engine of another
+    deployment may have sent outputs, even if a member of this deployment has started already."""
     count = directory.fingerprint.partitions
     end_offsets, at_ms = ends.latest()
     inputs = {topics.memory, topics.queries}

@@ -75,8 +75,8 @@ class GroupMember:
     spans: RecordSpans
 
     def __init__(self, config: Config, stack: ExitStack, stopping: Event, inputs: tuple[str, str], topic: str) -> None:
-        """Start without components. `inputs` are the topics to read in order and in any order; the deployment is named
-        after `topic`, unless its name is configured."""
+        """Start without components. The first of the `inputs` is read in order, the second in any order. The deployment
+        is named after `topic`, unless its name is configured."""
         self.config, self.options, self.topics, self.run_settings = config, config.kafka, config.topics, config.run
         self.state_dir, self.name = config.named_state_dir(), deployment_name(config, topic)
         self.inputs, self.stopping, self.closing, self._stack = inputs, stopping, CloseErrors(), stack
