@@ -171,11 +171,8 @@ def check_exports(state_dir: Path, shadows: list[Shadow]) -> None:
             records = [*export(directory, tenant_id, user_id)]
             found = {text for record in records for text in SECRET.findall(orjson.dumps(record).decode())}
             assert found == set[str]().union(*(shadow.exported() for shadow in own.values()))
-            assert {Owner(**_of(record)) for record in records if record["type"] == "person"} <= own.keys()
-
-
-def _of(record: dict[str, Any]) -> dict[str, str]:
-    return {name: record[name] for name in Owner._fields}
+            people = (record for record in records if record["type"] == "person")
+            assert {Owner(*(person[name] for name in Owner._fields)) for person in people} <= own.keys()
 
 
 @settings(max_examples=share(0.4))

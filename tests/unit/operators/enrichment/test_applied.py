@@ -108,12 +108,9 @@ def test_result_events_apply_once_and_not_after_deletion(
     assert len(events) == count
     assert outcomes(run(*TOLD, *events))[2:] == [outcome] * count
     assert {*outcomes(run(*events))} <= {"duplicate", "unchanged"}
-    forgotten = run(OWNER | {"type": "memory.forget", "memory_id": "told-2"}, *enriched_again(events))
+    again = [event | {"id": f"again-{number}"} for number, event in enumerate(events)]
+    forgotten = run(OWNER | {"type": "memory.forget", "memory_id": "told-2"}, *again)
     assert outcomes(forgotten) == ["forgotten", *["outdated"] * count]
-
-
-def enriched_again(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [event | {"id": f"again-{number}"} for number, event in enumerate(events)]
 
 
 COUNT = 9

@@ -133,7 +133,8 @@ def without(said: dict[str, Any]) -> dict[str, Any]:
 
 def check(engine: Engine, model: Model) -> None:
     assert engine.problems() == []
-    assert {key.text: node[1:] for key, node in engine.nodes().items() if not key.memory} == expected_nodes(model)
+    expected = {key: expected_node(model, same) for key in model.nodes if (same := model.names(key))[0] == key}
+    assert {key.text: node[1:] for key, node in engine.nodes().items() if not key.memory} == expected
     memories = {key.text: (node.kind, node.archived) for key, node in engine.nodes().items() if key.memory}
     assert memories == {m: ("memory", m in model.archived_memories) for m in model.rows}
     found = {ends: picture(edge) for ends, edge in engine.edges().items()}
@@ -154,10 +155,6 @@ def check(engine: Engine, model: Model) -> None:
         assert {(edge.source, edge.target, edge.type) for edge in graph.edges(end, 100)} == listed_at(end, found)
     superseded = {seq: sorted(one.by for one in by) for seq, by in graph.superseded().items()}
     assert superseded == expected_superseded(model)
-
-
-def expected_nodes(model: Model) -> dict[str, tuple[Any, ...]]:
-    return {key: expected_node(model, model.names(key)) for key in model.nodes if model.names(key)[0] == key}
 
 
 def expected_node(model: Model, names: list[str]) -> tuple[Any, ...]:
