@@ -23,7 +23,7 @@ from recallflow.operators.recall.filters import Filtering
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.redaction import Redacted, RowsReader
 from recallflow.operators.summaries import Summaries
-from recallflow.queries import EpisodesList, Filters, GraphExplore, MemoriesList, MemoryCursor
+from recallflow.queries import EpisodesList, GraphExplore, MemoriesList, MemoryCursor
 from recallflow.responses import EpisodeInfo, ListedMemory, MemoryPage, MemoryUsage, Response
 from recallflow.state.arrays import Mask, Positions
 from recallflow.state.graph import OwnerGraph
@@ -186,9 +186,7 @@ def list_memories(
 ) -> Response:
     """Return a page, as of the moment. `rows` reads by slot."""
     filtering = Filtering(index, graph, moment)
-    allowed = not_after(index, moment) & filtering.within(query.filters)
-    if query.project_id is not None:
-        allowed &= filtering.within(Filters(project_id=query.project_id))
+    allowed = not_after(index, moment) & filtering.within(query.filters, query.project_id)
     reader, superseded_seqs = PageReader(hot, index, allowed, query, rows), superseded(graph, moment.now_ms)
 
     def show(position: int, row: MemoryRow) -> ListedMemory:

@@ -63,8 +63,8 @@ class Filtering:
         self._unknown: list[str] = []  # names without an entity
         self._cut: list[str] = []  # names of entities with more memories than the bound
 
-    def within(self, filters: Filters) -> Mask:
-        """Return a mask (n,) in conversation order of the memories that pass all filters."""
+    def within(self, filters: Filters, project_id: str | None = None) -> Mask:
+        """Return a mask (n,) in conversation order of the memories that pass all filters, and are of the project."""
         facts, names, size = self._facts, self._index.names, self._index.conversation.size
         mask: Mask = np.ones(size, np.bool_)
         for name, column in _COLUMNS.items():
@@ -73,8 +73,9 @@ class Filtering:
         for name, column, passes in _BOUNDS:
             if (bound := getattr(filters, name)) is not None:
                 mask &= passes(facts[column], bound)
-        if filters.project_id is not None:
-            mask &= facts["project"] == names.number_of(filters.project_id)
+        for project in (filters.project_id, project_id):
+            if project is not None:
+                mask &= facts["project"] == names.number_of(project)
         if filters.tags is not None:
             mask &= self._any(self._has(self._index.tags, tag) for tag in filters.tags)
         for tag in filters.all_tags or ():

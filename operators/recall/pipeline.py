@@ -25,7 +25,7 @@ from recallflow.operators.recall.ranking_input import Tuning, ranking_parameters
 from recallflow.operators.recall.stages import ComposedAnswer, Engine, QueryRun, RecallRequest
 from recallflow.operators.recall.words import spend_scan
 from recallflow.operators.redaction import REDACTED
-from recallflow.queries import HOPS_MIN, Filters
+from recallflow.queries import HOPS_MIN
 from recallflow.responses import WARNINGS
 from recallflow.state.index import OwnerIndex, cached_per_index
 from recallflow.state.rows import language_in
@@ -193,13 +193,9 @@ def _permit(run: QueryRun) -> stages.Permitted:
     spend_scan(index)
     if project is None and not filters.model_fields_set:
         return stages.Permitted(is_current.nonzero()[0], [], 0)
-    filtering = Filtering(
-        index, graph_at(run.request.hot, index, run.moment, of_versions=run.moment.history), run.moment
-    )
-    mask = is_current & filtering.within(filters)
-    if project is not None:
-        mask &= filtering.within(Filters(project_id=project))
-    positions = mask.nonzero()[0]
+    graph = graph_at(run.request.hot, index, run.moment, of_versions=run.moment.history)
+    filtering = Filtering(index, graph, run.moment)
+    positions = (is_current & filtering.within(filters, project)).nonzero()[0]
     return stages.Permitted(positions, filtering.warnings(), int(is_current.sum()) - len(positions))
 
 

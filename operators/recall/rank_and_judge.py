@@ -69,13 +69,9 @@ def signal_by_vector(
     if embedding.vector is None:
         columns, fallback = _by_words(shared, index, question, permitted), questions.fallback
         if fallback is not None:
-            dense = _dense_by(fallback, columns, index, question, permitted, rows)
-            columns = replace(
-                columns,
-                values={**columns.values, "dense": dense},
-                weights=weights_of(index, WEIGHTS["spelling"]),
-                partial_sum=None,
-            )
+            values = {**columns.values, "dense": _dense_by(fallback, columns, index, question, permitted, rows)}
+            weights = weights_of(index, WEIGHTS["spelling"])
+            columns = replace(columns, values=values, weights=weights, partial_sum=None)
         problems = () if embedding.problem is None else (embedding.problem,)
         return Signal(columns, uses_vectors=fallback is not None, took_ms=embedding.took_ms, warnings=problems)
     found = Signal(vector=embedding.vector, uses_vectors=True, cache_hits=cache_hits, took_ms=embedding.took_ms)
