@@ -39,7 +39,10 @@ def locate(url: str) -> Location:
             "URL of checkpoints: credentials: must not be in the URL, where logs and other users see them; set "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS"
         )
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:  # brackets around a host that is no IPv6 address
+        raise UsageError(f"URL of checkpoints: host: {error}") from None
     shown = f"{parts.scheme}:{'//' if rest.startswith('//') else ''}{parts.netloc}{parts.path}" if colon else url
     if problems := [*_problems(parts)]:
         raise UsageError(f"URL of checkpoints ({shown}): {'; '.join(problems)}")
