@@ -22,12 +22,20 @@ class HttpReranker:
     """Reranking service over HTTP. `key` is sent as a bearer token."""
 
     def __init__(self, name: str, url: str, key: str | None, timeout_s: float) -> None:
-        """Raise UsageError for an invalid URL."""
+        """Raise UsageError for an invalid URL or key. The message never shows the key."""
         self.name = name
-        parts = urlsplit(url)
+        problem = f"the reranker's URL must begin with http:// or https:// and name a host, not {url!r}"
+        try:
+            parts = urlsplit(url)
+            self._port = parts.port
+        except ValueError:  # an invalid host or port
+            raise UsageError(problem) from None
         if parts.scheme not in _CONNECTIONS or not parts.hostname:
-            raise UsageError(f"the reranker's URL must begin with http:// or https:// and name a host, not {url!r}")
-        self._connection, self._host, self._port = _CONNECTIONS[parts.scheme], parts.hostname, parts.port
+            raise UsageError(problem)
+        # An answer may show the error of a request, and that of an invalid header quotes it.
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise UsageError("the reranker's key must consist of printable ASCII characters, in one line")
+        self._connection, self._host = _CONNECTIONS[parts.scheme], parts.hostname
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._timeout_s = timeout_s

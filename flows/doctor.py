@@ -260,7 +260,7 @@ def _endpoint(check: str, model: str, endpoint: Endpoint) -> Finding:
 def _reranker(url: str) -> Finding:
     try:
         status = httpx.get(url, timeout=REQUEST_TIMEOUT_S, follow_redirects=False).status_code
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         remedy = "start it, or give its address (--reranker-url)"
         return fail("reranker", f"{url} cannot be reached: {type(error).__name__}", remedy)
     return ok("reranker", f"{url} answers ({status})")

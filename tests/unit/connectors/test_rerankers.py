@@ -98,6 +98,7 @@ def test_pipe_orders_by_the_model_of_a_folder(tmp_path: Path, run_pipe: Callable
         ("tiny", {"url": "ftp://localhost"}, "must begin with http"), ("tiny", {"url": "http://"}, "name a host"),
         ("tiny", {"url": "http://localhost", "path": Path("nowhere")}, "not both"),
         ("tiny", {"path": Path("nowhere")}, "nowhere has no model.onnx"),
+        ("tiny", {"url": "http://h:x"}, "name a host"), ("tiny", {"url": "http://h", "key": "k\n"}, "in one line"),
     ],
 )  # fmt: skip
 def test_wrong_reranker_option_is_reported(name: str | None, chosen: dict[str, Any], says: str) -> None:
