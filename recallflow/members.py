@@ -31,7 +31,7 @@ from recallflow.errors import UsageError
 from recallflow.flows.config import AUTO, PREFIX, VARIABLES, Config, as_file
 from recallflow.flows.engine_metrics import availability_metrics
 from recallflow.private_files import make_private_folder
-from recallflow.process import MEMBER_VARIABLE
+from recallflow.process import MEMBER_VARIABLE, backoffs_s
 from recallflow.state.description import DESCRIPTION
 from recallflow.state.lock import locked
 
@@ -247,7 +247,7 @@ class Supervisor:
             member.stop()
 
     async def _keep_running(self, member: MemberProcess) -> None:
-        loop, pause_s = asyncio.get_running_loop(), self._backoff_s
+        loop, pauses_s = asyncio.get_running_loop(), backoffs_s(self._backoff_s, BACKOFF_MAX_S)
         while not self._stopping.is_set():
             began_s = loop.time()
             try:
@@ -262,11 +262,11 @@ class Supervisor:
                 self._stop()
                 return
             if loop.time() - began_s >= STEADY_S:
-                pause_s = self._backoff_s
+                pauses_s = backoffs_s(self._backoff_s, BACKOFF_MAX_S)
+            pause_s = next(pauses_s)
             how = f"ended with {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
             _log.warning("%s %s: it starts again in %g s", member.name, how, pause_s)
             await self._wait(pause_s)
-            pause_s = min(2 * pause_s, BACKOFF_MAX_S)
             member.restarts += 1
 
     async def _wait(self, seconds: float) -> None:
