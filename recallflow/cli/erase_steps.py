@@ -1,7 +1,6 @@
 """Execution of `recallflow erase`."""
 
 import argparse
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +17,7 @@ from recallflow.errors import RecallflowError, UsageError
 from recallflow.events import PRODUCTION, UserErase
 from recallflow.fields import EPOCH_MS_MAX, format_time
 from recallflow.flows import directory_erasure
+from recallflow.flows.runner import now_ms
 from recallflow.owner import Owner
 from recallflow.process import TimeLimit
 from recallflow.records import Position
@@ -124,7 +124,7 @@ class EraseCommand:
             positions = [self._send(event) for event in self._events(receipt=True)]
             at_ms = max(directory_erasure.append_time(self._config.kafka, position) for position in positions)
         else:
-            at_ms = time.time_ns() // 1_000_000
+            at_ms = now_ms()
             folder_failed = not self._erase_folder(self._dir_without_kafka, at_ms)
         failed = [path for path in self._options.checkpoints if not self._erase_checkpoint(path, at_ms)]
         if self._dir_without_kafka is None:

@@ -1,7 +1,6 @@
 """`recallflow state …`, of state directories, and `recallflow checkpoints …`, of their copies in an object store."""
 
 import argparse
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -12,6 +11,7 @@ from recallflow.cli.flags import ENCRYPTION, STATE, add_actions, add_settings, a
 from recallflow.cli.output import json_line, note, table
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import CheckpointError, UsageError
+from recallflow.flows.runner import now_ms
 from recallflow.owner import parse_ranges, ranges_of
 
 if TYPE_CHECKING:
@@ -195,8 +195,7 @@ def run_merge(options: argparse.Namespace) -> None:
     from recallflow.state.folders import format_partitions
     from recallflow.state.moving import merge
 
-    now_ms = time.time_ns() // 1_000_000
-    moves, older = merge(options.sources, options.into, at_rest(config(options)), progress_of, now_ms=now_ms)
+    moves, older = merge(options.sources, options.into, at_rest(config(options)), progress_of, now_ms=now_ms())
     for number, path, newest in older:
         print(f"{format_partitions([number])}: {path} holds an older copy than {newest}; the older copy stays")
     _print_move(moves, [copy.path for copy in older if copy.path != options.into])

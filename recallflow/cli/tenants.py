@@ -1,7 +1,6 @@
 """Decisions of tenants' operators: `recallflow categories`, `owners`, `quota` and `keys`."""
 
 import argparse
-import time
 from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
@@ -10,6 +9,7 @@ from recallflow.cli.flags import add_actions, add_tenant, config, decisions
 from recallflow.cli.output import json_line, note, show, table
 from recallflow.cli.parser import Commands, Handler, add_command
 from recallflow.errors import UsageError
+from recallflow.flows.runner import now_ms
 from recallflow.limits import QUOTAS
 from recallflow.private_files import open_private
 
@@ -48,7 +48,7 @@ def store_decision(options: argparse.Namespace, event_type: str, fields: Mapping
 
     fields = {**fields, **{name: text for name in ("by", "why") if (text := getattr(options, name)) is not None}}
     if options.control is not None:
-        timestamp = {"timestamp": time.time_ns() // 1_000_000}
+        timestamp = {"timestamp": now_ms()}
         event = ClientScope(options.tenant, "prod").control_event(event_type, fields | timestamp)
         with open_private(options.control, "ab") as file:
             file.write(event.model_dump_json(exclude_none=True).encode() + b"\n")
