@@ -90,13 +90,13 @@ class RefusalPace:
         self._began_s, self._count = clock(), 0
         self._slots = asyncio.Semaphore(DELAYED_REFUSALS_MAX)
 
-    async def wait(self) -> None:
+    async def wait(self, code: str) -> None:
         """Delay a refusal, unless the delayed refusals would occupy the slots of other requests."""
-        if (wait_s := self.wait_s()) and not self._slots.locked():
+        if code in _DELAYED and (delay_s := self.next_delay_s()) and not self._slots.locked():
             async with self._slots:
-                await asyncio.sleep(wait_s)
+                await asyncio.sleep(delay_s)
 
-    def wait_s(self) -> float:
+    def next_delay_s(self) -> float:
         """Count a refusal. Return how long it waits; 0 at a low rate."""
         now_s = self._clock()
         if now_s - self._began_s >= 1:
@@ -110,8 +110,7 @@ def add_handlers(app: FastAPI) -> None:
 
     async def refuse(request: Request, error: Exception) -> Response:
         body = body_of(cast(errors.RecallflowError, error))
-        if body.code in _DELAYED:
-            await pace.wait()
+        await pace.wait(body.code)
         if message_field := getattr(request.scope.get("route"), "message_field", None):
             content = {message_field: body.message, "error": body.model_dump(exclude={"truncated"})}
             return error_response(body.code, orjson.dumps(content))

@@ -15,7 +15,7 @@ from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, Pa
 from pydantic import ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from recallflow.connectors.http.errors import Problem, body_of, refusal
+from recallflow.connectors.http.errors import Problem, RefusalPace, body_of, refusal
 from recallflow.connectors.http.requests import Limits, read_body
 from recallflow.connectors.http.server import PROBES, mark_admitted
 from recallflow.connectors.mcp.tools import INSTRUCTIONS, TOOLS, Caller, ServerScope, ToolRunner, caller_of
@@ -119,6 +119,7 @@ class _AdmissionMiddleware:
         self, app: ASGIApp, probes: APIRouter, server_scope: ServerScope, admission: Admission, limits: Limits
     ) -> None:
         self._app, self._server_scope, self._admission, self._limits = app, server_scope, admission, limits
+        self._pace = RefusalPace()
         self._probes = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
         self._probes.include_router(probes)
 
@@ -138,7 +139,9 @@ class _AdmissionMiddleware:
                 raise Problem("method_not_allowed", "this server keeps no sessions: send each message by POST")
             body = await read_body(Request(scope, receive), self._limits)
         except RecallflowError as error:
-            await refusal(body_of(error))(scope, receive, send)
+            refused = body_of(error)
+            await self._pace.wait(refused.code)
+            await refusal(refused)(scope, receive, send)
             return
         await self._app(scope, _prepend_body(body, receive), send)
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from threading import Thread
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, call
 from urllib.parse import urlsplit
 
 import httpx
@@ -273,8 +273,8 @@ def test_refused_credentials_are_delayed_and_no_body_is_read(monkeypatch: pytest
         reads += 1
         return {"type": "http.request", "body": b"{}", "more_body": False}
 
-    async def ask(method: str, path: str, content_type: bytes) -> tuple[int, int, int]:
-        """Return the status, how often something of the body was read, and how often the response was delayed."""
+    async def ask(method: str, path: str, content_type: bytes) -> tuple[int, int, Any]:
+        """Return the status, how often something of the body was read, and the delays."""
         nonlocal reads
         reads, status = 0, 0
         delay.reset_mock()
@@ -288,12 +288,12 @@ def test_refused_credentials_are_delayed_and_no_body_is_read(monkeypatch: pytest
             status = message.get("status", status)
 
         await app(scope, receive, send)
-        return status, reads, delay.await_count
+        return status, reads, [*delay.mock_calls]
 
     def refuse(*_: object) -> None:
         raise InvalidRecord("unauthenticated", [FieldProblem("", "no credentials")])
 
-    async def ask_all() -> dict[tuple[str, str], tuple[int, int, int]]:
+    async def ask_all() -> dict[tuple[str, str], tuple[int, int, Any]]:
         return {
             (method, path): await ask(method, re.sub(r"{\w+}", "x", path), kind)
             for path, methods in paths_of(app)
@@ -305,23 +305,23 @@ def test_refused_credentials_are_delayed_and_no_body_is_read(monkeypatch: pytest
     assert len(with_bodies) >= 10
     admission.refuse = admission.refuse_unread = refuse
     refused = asyncio.run(ask_all())
-    assert {one: refused[one] for one in with_bodies} == dict.fromkeys(with_bodies, (401, 0, 1))
+    assert {one: refused[one] for one in with_bodies} == dict.fromkeys(with_bodies, (401, 0, [call("unauthenticated")]))
     assert [one for one, (_, read, _) in refused.items() if read] == []
 
 
 def test_many_refusals_wait_and_few_do_not() -> None:
     now_s = 0.0
     pace = errors.RefusalPace(lambda: now_s)
-    waits = [pace.wait_s() for _ in range(errors.REFUSALS_PER_S + 5)]
+    waits = [pace.next_delay_s() for _ in range(errors.REFUSALS_PER_S + 5)]
     assert waits == [0.0] * errors.REFUSALS_PER_S + [errors.REFUSAL_WAIT_S] * 5
     now_s = 1.0
-    assert pace.wait_s() == 0.0
+    assert pace.next_delay_s() == 0.0
 
 
 def test_delayed_refusals_are_few() -> None:
     async def held() -> int:
         pace = errors.RefusalPace(lambda: 0.0)
-        waiting = [asyncio.ensure_future(pace.wait()) for _ in range(3 * errors.DELAYED_REFUSALS_MAX)]
+        waiting = [asyncio.ensure_future(pace.wait("forbidden")) for _ in range(3 * errors.DELAYED_REFUSALS_MAX)]
         await asyncio.sleep(0)
         delayed = [one for one in waiting if not one.done()]
         for one in delayed:

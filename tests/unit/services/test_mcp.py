@@ -17,6 +17,7 @@ from mcp.client.client import Client
 from mcp_types import CallToolResult
 
 from recallflow.cli import main, services
+from recallflow.connectors.http.errors import RefusalPace
 from recallflow.connectors.mcp.server import build_server
 from recallflow.connectors.mcp.tools import TEXT_CHARACTERS, TEXTS_CHARACTERS, Caller, ServerScope, ToolRunner
 from recallflow.control import ControlHistory
@@ -177,11 +178,15 @@ def test_http_headers_choose_the_user(address: str) -> None:
     ],
     ids=["nothing", "no key", "no user", "unknown key", "another user", "no name"],
 )  # fmt: skip
-def test_http_refusals_have_status_and_code(address: str, headers: dict[str, str], status: int, code: str) -> None:
+def test_delayed_http_refusals_have_status_and_code(
+    monkeypatch: pytest.MonkeyPatch, address: str, headers: dict[str, str], status: int, code: str
+) -> None:
+    monkeypatch.setattr(RefusalPace, "wait", delay := AsyncMock())
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     sent = {"accept": "application/json, text/event-stream"} | headers
     refused = httpx2.post(f"{address}/mcp", json=body, headers=sent)
     assert (refused.status_code, refused.json()["error"]["code"]) == (status, code)
+    delay.assert_awaited_once_with(code)
 
 
 def test_http_duplicate_user_header_is_unauthenticated(address: str) -> None:
