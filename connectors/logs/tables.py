@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date, datetime, time, tzinfo
 from decimal import Decimal
 from itertools import chain, islice
+from math import isinf
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, cast
 
@@ -55,23 +56,23 @@ _SAMPLE_ROWS = 100
 class TableReader:
     """Encoder of the rows of one table as events."""
 
-    def __init__(self, log: str, scope: ImportScope, columns: Columns) -> None:
+    def __init__(self, name: str, scope: ImportScope, columns: Columns) -> None:
         """`columns` are those of `--column`. An owner column among them takes precedence over `--user`."""
-        self._log, self._scope, self._columns = log, scope, columns
-        self._conversations = Conversations(log, replace(scope, user_given=False) if "user_id" in columns else scope)
+        self._name, self._scope, self._columns = name, scope, columns
+        self._conversations = Conversations(name, replace(scope, user_given=False) if "user_id" in columns else scope)
 
     def read(self, names: Sequence[str], rows: Iterator[Row | bytes]) -> Iterator[bytes]:
         """Yield the events of a table with the columns `names`. Yield unreadable rows, which are bytes, unchanged.
         Raise UsageError for a missing column, a table without texts, or as `fields` does."""
         if missing := [column for column in self._columns.values() if column not in names]:
-            raise UsageError(f"{self._log}: no column {missing[0]}; there are {', '.join(names)}")
+            raise UsageError(f"{self._name}: no column {missing[0]}; there are {', '.join(names)}")
         first = [*islice(rows, _SAMPLE_ROWS)]
         sample = [row for row in first if not isinstance(row, bytes)]
         fields = self.fields(names, sample)
         has_texts = "content" in fields.values() or any(map(messages_field, sample))
         if not has_texts and not {"type", "messages"} & {*names}:
             remedy = f"Give --column content=NAME; there are {', '.join(names)}"
-            raise UsageError(f"{self._log}: which column has the texts? {remedy}")
+            raise UsageError(f"{self._name}: which column has the texts? {remedy}")
         for number, row in enumerate(chain(first, rows), start=1):
             yield from [row] if isinstance(row, bytes) else self.events(row, fields, number)
 
@@ -93,7 +94,7 @@ class TableReader:
         unmapped = [name for name in names if name not in fields]
         if unclear := owners.unclear_identities([*unmapped, *(guessed if owner is None else ())], owner):
             raise UsageError(
-                f"{self._log}: whose is a row? {', '.join([*filter(None, [owner]), *unclear])} may be its owner. "
+                f"{self._name}: whose is a row? {', '.join([*filter(None, [owner]), *unclear])} may be its owner. "
                 f"Give --column user_id={owner or unclear[0]}, or --user NAME for one owner of all rows; there are "
                 f"{', '.join(names)}"
             )
@@ -105,7 +106,7 @@ class TableReader:
         element = {  # a column with the name of a field that another column fills is renamed
             fields.get(column, f"{column} (column)" if column in filled else column): json_value(value, scope.zone)
             for column, value in row.items()
-            if value is not None
+            if value is not None and value == value  # data frames have NaN for a missing value
         }
         if "timestamp" in element:
             element["timestamp"] = _event_time(element["timestamp"], scope.zone)
@@ -192,6 +193,8 @@ def _event_time(value: object, zone: tzinfo) -> object:
         return value if moment.tzinfo else moment.replace(tzinfo=zone).isoformat()
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
+    if isinf(value):
+        return str(value)  # refused
     factor = next((factor for limit, factor in _TIME_UNITS if abs(value) < limit), _NANOSECOND_MS)
     return wire_time(round(value * factor)) if factor == _TIME_UNITS[0][1] else round(value * factor)
 

@@ -88,6 +88,12 @@ def test_times_without_a_zone_use_the_given_zone(tmp_path: Path) -> None:
     assert event["timestamp"] == "2024-07-01T12:00:00+01:00"
 
 
+def test_missing_and_infinite_numbers_are_no_times(tmp_path: Path) -> None:
+    times = pa.array([float("nan"), float("inf")])
+    missing, infinite = rows_of(table_file(tmp_path / "t.parquet", pa.table({"content": ["x", "y"], "time": times})))
+    assert ("timestamp" in missing, infinite["timestamp"]) == (False, "inf")
+
+
 def test_a_day_and_seconds_since_1970_are_times(tmp_path: Path) -> None:
     for column, at in (
         (pa.array([date(2024, 3, 1)]), 1_709_251_200_000),
