@@ -87,10 +87,10 @@ _new_digest = partial(hashlib.blake2b, digest_size=8)
 class Conversations:
     """Encoder of the conversations and messages of one log."""
 
-    def __init__(self, log: str, scope: ImportScope, *, has_owners: bool = False, is_table: bool = True) -> None:
-        """`log` is the log's name. In a log with owners (`has_owners`), a record without an owner is refused.
+    def __init__(self, name: str, scope: ImportScope, *, has_owners: bool = False, is_table: bool = True) -> None:
+        """`name` is the log's. In a log with owners (`has_owners`), a record without an owner is refused.
         `is_table`: the keys of the elements are event fields already, and their owners were checked."""
-        self._log, self.scope, self._has_owners, self._is_table = log, scope, has_owners, is_table
+        self._name, self.scope, self._has_owners, self._is_table = name, scope, has_owners, is_table
         self._first_speaker: tuple[str, object] | None = None
         self._digest = _new_digest()  # of the messages outside of conversations
 
@@ -145,7 +145,7 @@ class Conversations:
         people = roles.people if owner is None else owners.unclear_identities(roles.people, owner)
         if unclear := [key for key in people if key not in used and element[key] not in _EMPTY_VALUES]:
             raise UsageError(
-                f"{self._log}: whose is a conversation? {', '.join([*filter(None, [owner]), *unclear])} may be "
+                f"{self._name}: whose is a conversation? {', '.join([*filter(None, [owner]), *unclear])} may be "
                 "its owner. Call that field user_id, or give --user NAME for one owner of all"
             )
 
@@ -160,13 +160,13 @@ class Conversations:
             first, first_session = self._first_speaker = self._first_speaker or (name, session)
             if name != first and session != first_session:
                 raise UsageError(
-                    f"{self._log}: {first!r} and {name!r} speak in two conversations; whose memories are they? Name "
+                    f"{self._name}: {first!r} and {name!r} speak in two conversations; whose memories are they? Name "
                     "each one's owner in a field or column user_id, or give --user NAME for one owner of all"
                 )
         return event
 
     def _session(self, number: int) -> str:
-        return valid_id(f"{self._log}-{number}")
+        return valid_id(f"{self._name}-{number}")
 
     def _event(self, message: object, conversation: dict[str, Any], index: int, digest: "hashlib.blake2b") -> bytes:
         """Return the event of a message, and add it to `digest`, which holds the conversation's earlier messages."""

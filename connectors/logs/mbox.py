@@ -35,7 +35,7 @@ _QUOTE = re.compile(r"\s*>")
 _ATTRIBUTION = re.compile(r".{0,200}:\s*")  # "On Monday Ann wrote:", in any language
 _IDS = re.compile(r"<[^<>\s]{1,500}>")
 _QUOTED, _CUT = "quoted lines of earlier mails", "mails whose end was too long to read"
-_UNSHOWN = re.compile(r"<!--.*?(?:-->|\Z)|<(script|style|head|title)\b.*?(?:</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
+_INVISIBLE = re.compile(r"<!--.*?(?:-->|\Z)|<(script|style|head|title)\b.*?(?:</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
 _BLOCK = re.compile(r"</?(?:p|div|br|li|tr|h[1-6]|blockquote)\b[^<>]*>", re.IGNORECASE)
 _TAG = re.compile(r"<[/a-zA-Z!?][^<>]*>")
 
@@ -130,7 +130,7 @@ def _body(mail: Message) -> str:
         if part.get_content_type() in found and part.get_filename() is None:
             found[part.get_content_type()].append(_text(part))
     plain = "\n".join(text.strip() for text in found["text/plain"] if text.strip())
-    return plain or "\n".join(map(_shown, found["text/html"])).strip()
+    return plain or "\n".join(map(_text_of_html, found["text/html"])).strip()
 
 
 def _parts(mail: Message) -> Iterator[Message]:
@@ -175,9 +175,9 @@ def _unquoted(body: str) -> tuple[str, int]:
     return "\n".join(lines).strip(), quoted
 
 
-def _shown(text: str) -> str:
+def _text_of_html(text: str) -> str:
     """Return the text of HTML, one line per block. Each pattern scans the text once, even with unclosed tags."""
-    text = _UNSHOWN.sub("", text.replace("\n", " "))
+    text = _INVISIBLE.sub("", text.replace("\n", " "))
     text = html.unescape(_TAG.sub("", _BLOCK.sub("\n", text)))
     lines = (" ".join(line.split()) for line in text.split("\n"))
     return "\n".join(line for line in lines if line)

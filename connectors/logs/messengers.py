@@ -146,12 +146,12 @@ def _telegram_time(message: dict[str, Any], field: str, scope: ImportScope) -> i
 
 
 def _telegram_text(message: dict[str, Any]) -> str:
-    text = "\n".join(filter(None, (*_attachments(message), _text_of(message.get("text")))))
+    text = "\n".join(filter(None, (*_attachments(message), _joined_text(message.get("text")))))
     forwarded = log.author_name(message.get("forwarded_from"))
     return f"[forwarded from {forwarded[:_FORWARD_CHARACTERS]}]\n{text}" if text and forwarded else text
 
 
-def _text_of(text: object) -> str:
+def _joined_text(text: object) -> str:
     """Return a text, or the joined pieces of one. The address of a link follows its text."""
     if isinstance(text, str):
         return text.strip()
