@@ -24,7 +24,7 @@ _CACHE_BYTES = 32 * 1024 * 1024
 
 
 class HashEmbedder:
-    """Feature hashing (Weinberger et al. 2009): words and their parts (`language.grams`) fall into signed buckets.
+    """Feature hashing (Weinberger et al. 2009): words and their parts (`grams`) fall into signed buckets.
 
     It needs no download, is deterministic, and knows spelling only."""
 

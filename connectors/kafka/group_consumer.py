@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from recallflow.connectors.kafka.topic_reader import REQUEST_TIMEOUT_S
 from recallflow.errors import SourceError
@@ -55,9 +55,9 @@ class GroupConsumer:
         *,
         session_s: float,
         rebalance_s: float,  # how long a member may take to hand over
-        instance_id: str | None = None,  # id of a static member
-        strategy: str = COOPERATIVE,
-        new_consumer: Callable[..., Any] = Consumer,
+        instance_id: str | None,  # id of a static member
+        strategy: str,  # COOPERATIVE or MANUAL
+        new_consumer: Callable[..., Any],
     ) -> None:
         group_options: dict[str, object] = {
             "group.id": name,
@@ -182,10 +182,10 @@ class GroupConsumer:
         except KafkaException as error:
             self._callback_error = error.args[0]
             return
-        self._membership.assigned(_numbers(partitions))
+        self._membership.assigned(frozenset(one.partition for one in partitions))
 
     def _revoke(self, consumer: Any, partitions: list[TopicPartition]) -> None:
-        self._membership.revoked(_numbers(partitions))
+        self._membership.revoked(frozenset(one.partition for one in partitions))
         try:
             if self._is_cooperative:
                 consumer.incremental_unassign(partitions)
@@ -201,7 +201,3 @@ class GroupConsumer:
             consumer.unsubscribe()
         except KafkaException as error:
             self._callback_error = error.args[0]
-
-
-def _numbers(partitions: list[TopicPartition]) -> frozenset[int]:
-    return frozenset(one.partition for one in partitions)
