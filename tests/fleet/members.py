@@ -24,12 +24,9 @@ class Fleet:
         self.topics, self.folder = topics, folder
         self.deployment = f"fleet-{topics.suffix}"
         self._options = ("--deployment", self.deployment, *options)
-        self.members = [self._make(number) for number in range(count)]
+        self.members = [Engine(topics, folder, *self._options, name=f"member{number}") for number in range(count)]
         self._paused: set[int] = set()
         self._down: set[int] = set()  # by order, so that nobody wonders why they do not run
-
-    def _make(self, number: int) -> Engine:
-        return Engine(self.topics, self.folder, *self._options, name=f"member{number}")
 
     def start(self, *numbers: int) -> None:
         for number in numbers or range(len(self.members)):

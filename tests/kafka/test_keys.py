@@ -199,10 +199,6 @@ def login(user: str) -> dict[str, str]:
     return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": user}
 
 
-def login_flags(user: str) -> list[str]:
-    return [word for given in login(user).items() for word in ("-X", "=".join(given))]
-
-
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Broker]:
     with Broker(users=dict((ANN, BOB)), authorizes=True) as started:
@@ -223,21 +219,16 @@ def test_doctor_names_missing_rights(guarded: Broker, cli: Command, monkeypatch:
     named = new_topics()
     create(guarded, named, 1)
     engine = Engine(Cluster(guarded.guarded_servers), named)
+    flags = [word for given in login(BOB[0]).items() for word in ("-X", "=".join(given))]
 
     def diagnose(password: str) -> dict[str, Any]:
         monkeypatch.setenv(PASSWORD_VARIABLE, password)
-        done = cli("doctor", "--json", *engine.flags, *login_flags(BOB[0]))
+        done = cli("doctor", "--json", *engine.flags, *flags)
         assert password not in done.stdout
-        found = [json.loads(line) for line in done.stdout.splitlines()]
-        return {name: one["todo"] for one in found if one["status"] == "FAIL" for name in joined(one["check"])}
+        failed = [one for one in map(json.loads, done.stdout.splitlines()) if one["status"] == "FAIL"]
+        return {name: one["todo"] for one in failed for name in re.split(", (?=rights )", one["check"])}
 
-    def joined(checks: str) -> list[str]:
-        return re.split(", (?=rights )", checks)
-
-    def of_flow(topics: TopicNames) -> set[str]:
-        return {*topics.read_topics(), topics.responses, topics.receipts, topics.dead_letters}
-
-    for name in of_flow(named):
+    for name in {*named.read_topics(), named.responses, named.receipts, named.dead_letters}:
         grant(guarded, BOB[0], ResourceType.TOPIC, name, "READ", "DESCRIBE_CONFIGS")
         if name != named.receipts:
             grant(guarded, BOB[0], ResourceType.TOPIC, name, "WRITE")

@@ -153,11 +153,8 @@ Ownership.give_up = held
 class Holding(Engine):
     def __init__(self, six_topics: Topics, folder: Path, *options: str, name: str) -> None:
         super().__init__(six_topics, folder, *options, name=name)
-        self._go_on = folder / "go on"
-        self.setup = HOLDS.format(go_on=str(self._go_on))
-
-    def hand_over(self) -> None:
-        self._go_on.touch()
+        self.go_on_file = folder / "go on"
+        self.setup = HOLDS.format(go_on=str(self.go_on_file))
 
 
 @pytest.fixture
@@ -195,7 +192,7 @@ def test_kept_partitions_answer_while_others_move(six_topics: Topics, tmp_path: 
         assert moving
         assert reader.until(lambda: all(came(sent, reader) for sent in staying)), first.said()
         assert not any(came(sent, reader) for sent in moving)
-        first.hand_over()
+        first.go_on_file.touch()
         assert reader.until(lambda: settled(log, reader)), second.said()
         first.until(lambda: shares(group) == [SIX // 2] * 2, "one of two")
         findings = checker.judge(log, reader)
@@ -294,8 +291,8 @@ def test_a_lost_disk_is_restored_from_encrypted_checkpoints(broker: Cluster, tmp
     topics.make(TWO)
     log = Log(topics)
     always = ("--sync-ms", "100", "--checkpoint-to", f"file:{store}", "--instance-id", "one", *SHORT_SESSION)
-    key = ("--master-key-file", str(key_file(tmp_path)))
-    with Fleet(topics, tmp_path, 1, *always, *key) as fleet, closing(Reader(topics)) as reader:
+    (key := tmp_path / "master.key").write_text(base64.b64encode(bytes(range(32))).decode())
+    with Fleet(topics, tmp_path, 1, *always, "--master-key-file", str(key)) as fleet, closing(Reader(topics)) as reader:
         (member,) = fleet.members
 
         def talk(count: int) -> dict[int, int]:
@@ -323,12 +320,6 @@ def test_a_lost_disk_is_restored_from_encrypted_checkpoints(broker: Cluster, tmp
         assert member.metrics()["recallflow_memories"] == 1 + TOLD_BEFORE + 2 * SINCE
         assert member.stop().code == 0, member.said()
     assert readable(store) == set()
-
-
-def key_file(folder: Path) -> Path:
-    path = folder / "master.key"
-    path.write_text(base64.b64encode(bytes(range(32))).decode())
-    return path
 
 
 def kept(store: Path) -> dict[int, int]:

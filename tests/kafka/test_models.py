@@ -120,10 +120,6 @@ def enrichment(broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmSe
     return Enrichment(broker, enriched_topics(broker, topics), tmp_path / "enrich", settings(llm_server))
 
 
-def asked_about(llm_server: LlmServer) -> Counter[str]:
-    return Counter(one["text"] for asked in llm_server.requests for one in data(asked)["messages"])
-
-
 def empty(broker: Cluster, topic: str) -> None:
     """Remove all records of a topic, as retention does."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
@@ -147,7 +143,8 @@ def test_open_requests_are_asked_again_unless_retention_took_them(
     llm_server.heal()
     with enrichment.running():
         enrichment.check_once(10)
-    assert {*asked_about(llm_server).values()} == {2}
+    times_asked = Counter(one["text"] for asked in llm_server.requests for one in data(asked)["messages"])
+    assert {*times_asked.values()} == {2}
     llm_server.fail("hang", times=None)
     enrichment.request(5, begin=10)
     with enrichment.running():

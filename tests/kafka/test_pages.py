@@ -25,7 +25,7 @@ from recallflow import MemoryUpdate, RecallClient
 from recallflow.cli.commands import commands
 from recallflow.samples import sample_path
 from tests import example_pages
-from tests.chat_model import Messages, chat_model
+from tests.chat_model import chat_model
 from tests.kafka.engine import READY, Engine
 from tests.kafka.harness import GIVE_UP_S, Command, Start, until, watched
 from tests.pages import DOCS, blocks, environment, readme, run, running
@@ -108,10 +108,6 @@ def is_served(url: str) -> bool:
         return False
 
 
-def prompt_of(messages: Messages) -> str:
-    return str(messages[0]["content"])
-
-
 @pytest.mark.needs("curl")
 def test_chat_service_recalls_another_session(servers: str, tmp_path: Path) -> None:
     folder = shutil.copytree(example_pages.EXAMPLES / "chat_service", tmp_path / "chat_service")
@@ -124,7 +120,7 @@ def test_chat_service_recalls_another_session(servers: str, tmp_path: Path) -> N
     words = [str(port) if word == "8000" else word for word in shlex.split(serve)]
     with (
         forked_engine(tmp_path / "engine", servers),
-        chat_model(prompt_of) as found,
+        chat_model(lambda messages: str(messages[0]["content"])) as found,
         started(words, folder, **kafka, **found),
     ):
         until(lambda: is_served(url))
@@ -167,12 +163,8 @@ ELSEWHERE = ("recallflow reembed", "recallflow keys revoke")
 SERVES = (READY, "serving at", "http://")
 
 
-def _makes_a_key(example: str) -> bool:
-    """From then on each record needs one: such an example comes last."""
-    return example.startswith("recallflow keys create")
-
-
-RUN_HERE: list[str] = sorted((one for one in EXAMPLES if not one.startswith(ELSEWHERE)), key=_makes_a_key)
+RUN_HERE = [one for one in EXAMPLES if not one.startswith(ELSEWHERE)]
+RUN_HERE.sort(key=lambda example: example.startswith("recallflow keys create"))  # from then on each record needs a key
 
 
 @pytest.fixture(scope="module")

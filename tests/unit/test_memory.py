@@ -19,26 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from recallflow import (
-    Added,
-    AsyncMemory,
-    Context,
-    Episodes,
-    FoundFacts,
-    History,
-    InvalidRecord,
-    ListedMemory,
-    Memory,
-    MemoryVersion,
-    Page,
-    Position,
-    RecalledMemory,
-    SearchResults,
-    SettingsMismatch,
-    StateInUse,
-    Stats,
-    UsageError,
-)
+import recallflow
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.state import lock
@@ -57,8 +38,8 @@ def _few_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def memory() -> Iterator[Memory]:
-    with Memory() as memory:
+def memory() -> Iterator[recallflow.Memory]:
+    with recallflow.Memory() as memory:
         yield memory
 
 
@@ -88,32 +69,32 @@ def test_unclosed_memory_is_kept_at_exit(start: Start, tmp_path: Path) -> None:
 
 def test_without_a_path_the_memory_is_gone_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with Memory() as memory:
+    with recallflow.Memory() as memory:
         memory.add("x", user="ann")
         assert len([*tmp_path.iterdir()]) == 1
     assert [*tmp_path.iterdir()] == []
-    with Memory() as memory:
+    with recallflow.Memory() as memory:
         assert len(memory.all(user="ann")) == 0
 
 
 def test_collected_memory_releases_its_directory(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / "m")
+    memory = recallflow.Memory(tmp_path / "m")
     engine = memory._engine
     del memory
     gc.collect()
     engine.close()  # it was told to end: this waits for it
-    with Memory(tmp_path / "m"):
+    with recallflow.Memory(tmp_path / "m"):
         pass
 
 
 def test_opening_says_nothing(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
-    with caplog.at_level(logging.WARNING), Memory() as memory:
+    with caplog.at_level(logging.WARNING), recallflow.Memory() as memory:
         memory.add("x", user="ann")
     assert (caplog.records, capfd.readouterr()) == ([], ("", ""))
 
 
-def test_each_verb_has_a_type_and_an_outcome(memory: Memory) -> None:
-    with Memory(tenant="acme") as of_acme:
+def test_each_verb_has_a_type_and_an_outcome(memory: recallflow.Memory) -> None:
+    with recallflow.Memory(tenant="acme") as of_acme:
         seen = programme.run(of_acme, "ann")
     assert (seen["added"], seen["talk"]) == (("home",), ("t1", "t2", "t3"))
     assert [one["content"] for one in seen["found"]] == ["I live in Porto"]
@@ -127,21 +108,21 @@ def test_each_verb_has_a_type_and_an_outcome(memory: Memory) -> None:
     assert (total, [one["id"] for one in [*first, *second]]) == (5, ["tea", "t3", "t2", "t1"])
     assert (seen["each"], seen["stats"]["memories"]) == (["t3", "t2", "t1"], 1)
     assert (seen["nothing"], seen["error"], seen["erased"]) == ([None, 0], "not_found", 0)
-    assert_type(memory.add("x", user="ann"), Added)
-    assert_type(memory.search("x", user="ann"), SearchResults)
-    assert_type(memory.search("x", user="ann")[0], RecalledMemory)
-    assert_type(memory.search("x", user="ann").context, Context | None)
-    assert_type(memory.get("x", user="ann"), MemoryVersion | None)
-    assert_type(memory.all(user="ann"), Page)
-    assert_type(next(memory.each(user="ann")), ListedMemory)
-    assert_type(memory.update(memory.add("y", user="ann").id, "z", user="ann"), Position)
-    assert_type(memory.history("x", user="ann"), History)
-    assert_type(memory.episodes(user="ann"), Episodes)
-    assert_type(memory.facts(user="ann"), FoundFacts)
-    assert_type(memory.stats(user="ann"), Stats)
+    assert_type(memory.add("x", user="ann"), recallflow.Added)
+    assert_type(memory.search("x", user="ann"), recallflow.SearchResults)
+    assert_type(memory.search("x", user="ann")[0], recallflow.RecalledMemory)
+    assert_type(memory.search("x", user="ann").context, recallflow.Context | None)
+    assert_type(memory.get("x", user="ann"), recallflow.MemoryVersion | None)
+    assert_type(memory.all(user="ann"), recallflow.Page)
+    assert_type(next(memory.each(user="ann")), recallflow.ListedMemory)
+    assert_type(memory.update(memory.add("y", user="ann").id, "z", user="ann"), recallflow.Position)
+    assert_type(memory.history("x", user="ann"), recallflow.History)
+    assert_type(memory.episodes(user="ann"), recallflow.Episodes)
+    assert_type(memory.facts(user="ann"), recallflow.FoundFacts)
+    assert_type(memory.stats(user="ann"), recallflow.Stats)
 
 
-def test_a_printed_answer_has_a_line_for_each_memory(memory: Memory) -> None:
+def test_a_printed_answer_has_a_line_for_each_memory(memory: recallflow.Memory) -> None:
     memory.add("I live\nin Porto\x1b[2J", user="ann", timestamp="2026-02-03T00:00:00Z")
     memory.add("Miso " * 500, user="ann", timestamp="2026-02-04T00:00:00Z")
     for answer in (memory.search("Porto?", user="ann"), memory.all(user="ann")):
@@ -154,7 +135,7 @@ def test_a_printed_answer_has_a_line_for_each_memory(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("alias", ["top_k", "limit", "k"])
-def test_other_libraries_names_of_arguments_are_taken(memory: Memory, alias: str) -> None:
+def test_other_libraries_names_of_arguments_are_taken(memory: recallflow.Memory, alias: str) -> None:
     for text in ("I live in Porto", "I live in Leeds"):
         memory.add(text, user_id="ann")  # type: ignore[call-arg]
     named: dict[str, Any] = {alias: 1}
@@ -162,12 +143,12 @@ def test_other_libraries_names_of_arguments_are_taken(memory: Memory, alias: str
     assert (len(memory.all(user="ann", **named)), len([*memory.each(user="ann", limit=1)])) == (1, 2)
 
 
-def test_forgetting_an_unknown_memory_raises_not_found(memory: Memory) -> None:
+def test_forgetting_an_unknown_memory_raises_not_found(memory: recallflow.Memory) -> None:
     kept = memory.add("I live in Porto", user="ann").id
     for gone in ("nope", kept):
         if gone == kept:
             memory.forget(kept, user="ann")
-        with pytest.raises(InvalidRecord) as raised:
+        with pytest.raises(recallflow.InvalidRecord) as raised:
             memory.forget(gone, user="ann")
         assert (raised.value.code, [one.field for one in raised.value.fields]) == ("not_found", ["memory_id"])
     memory.forget(user="ann", where={"tag": "none has it"})  # a filter may match nothing
@@ -204,7 +185,7 @@ def test_memory_works_without_the_libraries_that_it_does_not_use() -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("I live in Leeds\n", "", 0)
 
 
-def test_search_result_is_a_printable_sequence(memory: Memory) -> None:
+def test_search_result_is_a_printable_sequence(memory: recallflow.Memory) -> None:
     memory.add("I live in Porto", user="ann", id="home")
     found = memory.search("Porto?", user="ann", k=5)
     assert [*found] == [found[0]] == [*found[0:1]] == [*reversed(found)]
@@ -224,7 +205,7 @@ class OfTheClient(BaseModel):
     refusal: str | None = None
 
 
-def test_messages_are_taken_as_the_official_client_has_them(memory: Memory) -> None:
+def test_messages_are_taken_as_the_official_client_has_them(memory: recallflow.Memory) -> None:
     said = OfTheClient(role="assistant", content="You live in Porto")
     added = memory.add([{"role": "user", "content": "Where do I live?"}, said], user="ann", session="s")
     first, second = (memory.get(name, user="ann") for name in added.ids)
@@ -235,7 +216,7 @@ def test_messages_are_taken_as_the_official_client_has_them(memory: Memory) -> N
     assert added.id == str(added.position)
 
 
-def test_a_hundred_messages_of_one_call_stay_in_their_order(memory: Memory) -> None:
+def test_a_hundred_messages_of_one_call_stay_in_their_order(memory: recallflow.Memory) -> None:
     talk = [{"role": "user", "content": f"number {number}"} for number in range(100)]
     added = memory.add(talk, user="ann", timestamp="2026-01-01T00:00:00Z")
     assert [position.offset for position in added.positions] == [*range(100)]
@@ -254,7 +235,7 @@ BEGIN_MS, MINUTE_MS = 1_770_000_000_000, 60_000
 
 def by_memory(path: Path, actions: Sequence[Action]) -> list[str]:
     refused: list[str] = []
-    with Memory(path) as memory:
+    with recallflow.Memory(path) as memory:
         for number, (kind, name, text) in enumerate(actions):
             at_ms = BEGIN_MS + number * MINUTE_MS
             fields: dict[str, Any] = {"timestamp": at_ms, "user": "ann"}
@@ -269,7 +250,7 @@ def by_memory(path: Path, actions: Sequence[Action]) -> list[str]:
                     "time.time_ns", return_value=at_ms * 1_000_000
                 ):  # the log's time, which a line brings itself
                     calls[kind]()
-            except InvalidRecord as error:
+            except recallflow.InvalidRecord as error:
                 if kind != "memory.forget":  # one of no memory is no error on a log
                     refused.append(error.code)
     return refused
@@ -306,7 +287,7 @@ def test_memory_and_flow_give_equal_state(
     assert hash_of(ways[0]) == hash_of(ways[1]) == hash_of(ways[2])
 
 
-def test_threads_share_a_memory_and_read_their_own_writes(memory: Memory) -> None:
+def test_threads_share_a_memory_and_read_their_own_writes(memory: recallflow.Memory) -> None:
     def work(name: str) -> list[bool]:
         seen = []
         for number in range(10):
@@ -323,18 +304,18 @@ def test_the_async_twin_has_the_same_verbs(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(lock, "WAIT_S", 0.0)
 
     async def use() -> None:
-        async with AsyncMemory(tmp_path / "m") as memory:
+        async with recallflow.AsyncMemory(tmp_path / "m") as memory:
             added = await asyncio.gather(*(memory.add(f"locker {n}", user=f"user {n}") for n in range(50)))
-            assert_type(added, list[Added])
+            assert_type(added, list[recallflow.Added])
             found = await memory.search("locker", user="user 7")
-            assert_type(found, SearchResults)
+            assert_type(found, recallflow.SearchResults)
             assert [one.content for one in found] == ["locker 7"]
             await memory.add([{"role": "user", "content": str(n)} for n in range(5)], user="ann")
             assert [one.content async for one in memory.each(user="ann", limit=2)] == ["4", "3", "2", "1", "0"]
-            with pytest.raises(StateInUse):
-                async with AsyncMemory(tmp_path / "m"):
+            with pytest.raises(recallflow.StateInUse):
+                async with recallflow.AsyncMemory(tmp_path / "m"):
                     pass
-        with pytest.raises(UsageError):
+        with pytest.raises(recallflow.UsageError):
             await memory.stats(user="ann")
 
     asyncio.run(use())
@@ -342,7 +323,7 @@ def test_the_async_twin_has_the_same_verbs(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_async_twin_needs_no_async_with(tmp_path: Path) -> None:
     async def use() -> str:
-        memory = AsyncMemory(tmp_path / "m")
+        memory = recallflow.AsyncMemory(tmp_path / "m")
         await memory.add("x", user="ann")
         given_up = asyncio.create_task(memory.search("x", user="ann"))
         await asyncio.sleep(0)
@@ -357,12 +338,12 @@ def test_the_async_twin_needs_no_async_with(tmp_path: Path) -> None:
 
 def test_directory_in_use_error_names_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "WAIT_S", 0.0)
-    with Memory(tmp_path / "m"):
-        with pytest.raises(StateInUse, match=str(os.getpid())) as raised:
-            Memory(tmp_path / "m")
+    with recallflow.Memory(tmp_path / "m"):
+        with pytest.raises(recallflow.StateInUse, match=str(os.getpid())) as raised:
+            recallflow.Memory(tmp_path / "m")
         assert "close()" in str(raised.value)
         assert "--state-dir" not in str(raised.value)
-        with pytest.raises(StateInUse):
+        with pytest.raises(recallflow.StateInUse):
             process([], SETTINGS, tmp_path / "m")
 
 
@@ -388,30 +369,30 @@ print(len(memory.all(user="ann")))
 
 
 def test_a_closed_memory_refuses_and_can_be_closed_again() -> None:
-    memory = Memory()
+    memory = recallflow.Memory()
     memory.close()
     memory.close()
     for call in (lambda: memory.add("x", user="ann"), lambda: memory.search("x", user="ann")):
-        with pytest.raises(UsageError):
+        with pytest.raises(recallflow.UsageError):
             call()
 
 
 def test_settings_come_from_all_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RECALLFLOW_ENGINE_PARTITIONS")
     (tmp_path / "c.toml").write_text('state_dir = "elsewhere"\n[engine]\npartitions = 3\n')
-    with Memory(tmp_path / "m", config=tmp_path / "c.toml"):
+    with recallflow.Memory(tmp_path / "m", config=tmp_path / "c.toml"):
         pass
     with StateDirectory.existing(tmp_path / "m") as directory:
         assert directory.fingerprint.partitions == 3
     monkeypatch.setenv("RECALLFLOW_ENGINE_EPISODE_GAP_MINUTES", "4")
-    with pytest.raises(SettingsMismatch):
-        Memory(tmp_path / "m", config=tmp_path / "c.toml")
-    with pytest.raises(UsageError, match="--config: cannot read"):
-        Memory(config=tmp_path / "none.toml")
-    with pytest.raises(UsageError, match="--control: cannot read"):
-        Memory(control=tmp_path / "none.jsonl")
-    with pytest.raises(InvalidRecord, match="tenant_id"):
-        Memory(tenant="")
+    with pytest.raises(recallflow.SettingsMismatch):
+        recallflow.Memory(tmp_path / "m", config=tmp_path / "c.toml")
+    with pytest.raises(recallflow.UsageError, match="--config: cannot read"):
+        recallflow.Memory(config=tmp_path / "none.toml")
+    with pytest.raises(recallflow.UsageError, match="--control: cannot read"):
+        recallflow.Memory(control=tmp_path / "none.jsonl")
+    with pytest.raises(recallflow.InvalidRecord, match="tenant_id"):
+        recallflow.Memory(tenant="")
     assert not Path("elsewhere").exists()
 
 
@@ -421,7 +402,7 @@ def test_decisions_of_operators_are_applied(tmp_path: Path) -> None:
         "timestamp": 1_770_000_000_000,
     }  # fmt: skip
     (tmp_path / "control.jsonl").write_bytes(orjson.dumps(decided))
-    with Memory(control=tmp_path / "control.jsonl") as memory:
+    with recallflow.Memory(control=tmp_path / "control.jsonl") as memory:
         memory.add("x", user="ann")
-        with pytest.raises(InvalidRecord, match="memories"):
+        with pytest.raises(recallflow.InvalidRecord, match="memories"):
             memory.add("y", user="ann")

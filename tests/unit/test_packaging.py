@@ -37,11 +37,6 @@ from tools.planted_defects import DEFECTS, Defect
 ROOT = Path(__file__).parents[2]
 
 
-def setuptools_table() -> dict[str, Any]:
-    table: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    return table
-
-
 LINKS = ("connectors", "flows", "operators", "state")
 
 
@@ -117,7 +112,8 @@ def test_the_folders_are_parts_of_the_package() -> None:
 
 
 def test_every_package_in_the_tree_is_listed() -> None:
-    assert packages() == set(setuptools_table()["packages"])
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert packages() == set(listed)
 
 
 def test_checkout_without_links_names_the_remedy(tmp_path: Path) -> None:
@@ -155,14 +151,11 @@ HEAVY = ("bytewax", "faiss", "httpx", "jsonschema", "networkx", "numpy", "openai
 def test_client_import_loads_no_engine() -> None:
     names = "AsyncRecallClient, CatchingUp, DeliveryFailed, QueryFailed, QueryTimeout, RecallClient"
     script = f"import sys; from recallflow.client import {names}; from recallflow import SearchResults, Message"
-    loaded = modules_of(f"{script}, RecallClient; print(*sys.modules)")
+    command = [sys.executable, "-c", f"{script}, RecallClient; print(*sys.modules)"]
+    loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     assert "recallflow.client" in loaded
     engine = {f"recallflow.{name}" for name in (*LINKS, "memory")} | {*HEAVY}
     assert [name for name in loaded if any(f"{name}.".startswith(f"{of}.") for of in engine)] == []
-
-
-def modules_of(script: str) -> list[str]:
-    return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
 
 
 VULNERABLE = {"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}

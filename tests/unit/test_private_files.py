@@ -75,10 +75,6 @@ def use_existing_folder(root: Path) -> None:
     use_memory(root)
 
 
-def use_dataflow(root: Path) -> None:
-    process([LINE], ONE, root / "state")
-
-
 def use_copies(root: Path) -> None:
     process([LINE], ONE, root / "state")
     checkpoint(root / "state", root / "copy")
@@ -105,7 +101,7 @@ def use_budget(root: Path) -> None:
     budget.write()
 
 
-@pytest.mark.parametrize("use", [use_memory, use_existing_folder, use_dataflow, use_copies, use_store, use_budget])
+@pytest.mark.parametrize("use", [use_memory, use_existing_folder, use_copies, use_store, use_budget])
 def test_nothing_that_a_program_creates_is_reachable_by_others(tmp_path: Path, use: Callable[[Path], None]) -> None:
     use(tmp_path)
     assert any(tmp_path.iterdir())

@@ -211,7 +211,7 @@ def test_second_signal_ends_the_process() -> None:
         assert flow.stdout is not None
         assert flow.stderr is not None
         waiting = TimeLimit(GIVE_UP_S)
-        while _held_bytes(flow.stderr.fileno()) < FULL_BYTES:
+        while struct.unpack("i", fcntl.ioctl(flow.stderr, termios.FIONREAD, bytes(4)))[0] < FULL_BYTES:
             assert flow.poll() is None
             assert not waiting.poll_expired()
         flow.send_signal(signal.SIGTERM)
@@ -222,11 +222,6 @@ def test_second_signal_ends_the_process() -> None:
         text = said.result().decode()
     assert "a second signal stops at once" in text
     assert "Traceback" not in text
-
-
-def _held_bytes(pipe: int) -> int:
-    (held,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
-    return int(held)
 
 
 MANY = 10_000

@@ -129,10 +129,6 @@ def reply(body: bytes, status: int = 200, length: int | None = None) -> Handler:
     return handle
 
 
-def hang_up(request: http_server.Handler) -> None:
-    request.body()
-
-
 def test_a_service_is_asked_in_the_usual_shape(serve: Callable[[Handler], str]) -> None:
     asked: list[tuple[str, str | None, Any]] = []
 
@@ -162,7 +158,7 @@ def test_a_service_is_asked_in_the_usual_shape(serve: Callable[[Handler], str]) 
         (reply(b'{"results": [{"index": 0}]}'), "has no 'relevance_score'"),
         (reply(b'{"results": [{"index": 0, "relevance_score": "high"}]}'), "the response is invalid"),
         (reply(b'{"results"', length=500), "the response is invalid"),
-        (hang_up, "the request failed: RemoteDisconnected"),
+        (http_server.Handler.body, "the request failed: RemoteDisconnected"),
     ],
 )
 def test_wrong_reranker_response_is_reported(serve: Callable[[Handler], str], handler: Handler, says: str) -> None:

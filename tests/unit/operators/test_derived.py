@@ -249,11 +249,7 @@ def _kind(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Json
     return st.fixed_dictionaries({"type": st.just(kind), **fields})
 
 
-def _hash(text: str | None) -> dict[str, str]:
-    return {} if text is None else {"content_hash": content_hash(text)}
-
-
-sources = st.builds(lambda memory_id, text: {"memory_id": memory_id} | _hash(text), ids, st.none() | texts)
+sources = st.fixed_dictionaries({"memory_id": ids}, optional={"content_hash": texts.map(content_hash)})
 derived = st.builds(lambda one, others: one | {"others": others}, sources, st.lists(sources, max_size=2))
 edges = st.builds(
     lambda source, target, kind, sure: {"source": source, "target": target, "type": kind, "confidence": sure},

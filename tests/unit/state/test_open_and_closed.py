@@ -70,12 +70,8 @@ def test_a_closed_partition_is_another_processes(tmp_path: Path) -> None:
             member.run(told(5, 2))
             member.directory.sync()
             assert set(member.ask()) == {user for user in USERS if user not in of(1)}
-        assert verify_closed(member, tmp_path / "s") == []
-
-
-def verify_closed(member: Member, path: Path) -> list[str]:
-    member.close()
-    return verify(path).problems
+        member.close()
+    assert verify(tmp_path / "s").problems == []
 
 
 def test_partition_used_by_another_is_not_reported(tmp_path: Path) -> None:

@@ -152,7 +152,9 @@ def check(engine: Engine, model: Model) -> None:
         assert graph.members(NodeKey(key), 1) == seqs[:1]
         assert engine.hot.stored_graph.node(NodeKey(key)) == graph.node(NodeKey(key))  # what was kept in memory
     for end in {end for ends in found for end in ends[:2]}:
-        assert {(edge.source, edge.target, edge.type) for edge in graph.edges(end, 100)} == listed_at(end, found)
+        # outgoing and incoming edges; of a symmetric one, only the outgoing direction
+        listed = {ends for ends in found if ends[0] == end or (ends[1] == end and ends[2] not in SYMMETRIC)}
+        assert {(edge.source, edge.target, edge.type) for edge in graph.edges(end, 100)} == listed
     superseded = {seq: sorted(one.by for one in by) for seq, by in graph.superseded().items()}
     assert superseded == expected_superseded(model)
 
@@ -204,11 +206,6 @@ def expected_edge(model: Model, edge: ModelEdge) -> tuple[Any, ...]:
 
 def picture(edge: Edge) -> tuple[Any, ...]:
     return edge.weight, edge.confidence, edge.evidence, edge.archived, edge.properties
-
-
-def listed_at(end: NodeKey, found: dict[tuple[NodeKey, NodeKey, str], Any]) -> set[tuple[NodeKey, NodeKey, str]]:
-    """Outgoing and incoming edges; of a symmetric one, only the outgoing direction."""
-    return {ends for ends in found if ends[0] == end or (ends[1] == end and ends[2] not in SYMMETRIC)}
 
 
 def expected_superseded(model: Model) -> dict[int, list[str]]:
