@@ -76,7 +76,6 @@ class Answerer:
         """`models` are the kinds of models that may be called for a query."""
         self._partition, self._owners = partition, owners
         self._decisions = rules.decisions
-        self._expansions = expansions
         self._engine = Engine(shared, self._rows, rules.episode_gap_ms, timer, expansions, models)
 
     @property
@@ -178,11 +177,11 @@ class Answerer:
                 return Response(query_id=query_id, status="ok", episodes=episodes)
             case queries.GraphStatus():
                 check_all_projects(ask)
-                report = status(hot.stored_graph, self._expansions, hot.owner.tenant_id, ask.record.append_ms)
+                report = status(hot.stored_graph, self._engine.expansions, hot.owner.tenant_id, ask.record.append_ms)
                 return Response(query_id=query_id, status="ok", graph_status=report)
             case queries.GraphTrace():
                 ranked = ranked_only(self._engine, self._to_request(_trace_recall(query), ask), results)
-                fallback = self._expansions.fallback(ask.owner.tenant_id, ask.record.append_ms)
+                fallback = self._engine.expansions.fallback(ask.owner.tenant_id, ask.record.append_ms)
                 positions, scores = ranked.ranking.positions, ranked.ranking.scores
                 traced = trace(ranked.graph, positions, scores, query.traversal_depth, fallback)
                 return Response(query_id=query_id, status="ok", graph_trace=traced)
