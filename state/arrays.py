@@ -132,7 +132,7 @@ def ranges(starts: Ints, sizes: Ints) -> Ints:
 
 
 def run_starts(numbers: Array) -> Ints:
-    """Return the index at which each run of equal numbers begins. There must be any numbers."""
+    """Return the index at which each run of equal numbers begins. `numbers` must not be empty."""
     return np.concatenate([[0], (numbers[1:] != numbers[:-1]).nonzero()[0] + 1])
 
 

@@ -213,7 +213,7 @@ class OwnerKeys:
         return stored
 
 
-# Tables with an owner in their keys: values are encrypted with the owner's key.
+# Tables of owners' data: values are encrypted with the owner's key.
 _OWNERS_TABLES = (keys.OWNERS[0], keys.WORK[0])
 _PLAIN_TABLES = (keys.OWNER_KEYS[0], keys.TENANT_KEYS[0], keys.UNCLEANED[0], keys.FORWARDED[0])
 _OWNER = slice(1, 1 + keys.OWNER_BYTES)  # position of the owner in a key

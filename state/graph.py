@@ -1,13 +1,8 @@
 """One owner's stored memory graph: nodes, typed edges, and links from memories to nodes.
 
-A node's key is a `NodeKey`: `NodeKey("m1", memory=True)` for the memory `m1`, `NodeKey("tag:tea")` for a shared node. A
-memory with the id `tag:tea` is a different node. A memory needs no stored record to be a node.
-
-An entity with several names (`state/entity_names.py`) is one node with all links of its names; the `same_as` edges
-between its names are not edges of the node.
-
-An edge of a symmetric type (`similar_to`, `contradicts`) holds in both directions: each end lists it as outgoing, and
-`all_edges` yields it twice.
+A memory needs no stored record to be a node. An entity with several names (`state/entity_names.py`) is one node with
+all links of its names; the `same_as` edges between its names are not edges of the node. Each end of a symmetric edge
+lists it as outgoing.
 
 `operators/graph/write.py` writes the graph. A memory whose graph write failed has no links until the next event of its
 owner (see docs/internals/graph.md)."""

@@ -117,9 +117,8 @@ class Labels:
         return np.append(found, self._added[label]) if label in self._added else found
 
     def size_bytes(self) -> int:
-        listed = (
-            0 if self._by_label is None else self._by_label.slots.nbytes + _LABEL_BYTES * len(self._by_label.numbers)
-        )
+        lists = self._by_label
+        listed = 0 if lists is None else lists.slots.nbytes + _LABEL_BYTES * len(lists.numbers)
         added = sum(map(len, self._added.values())) * _ADDITION_BYTES
         return _SLOT_BYTES * len(self._by_slot) + sum(len(packed) for _, packed in self._packed) + listed + added
 

@@ -98,10 +98,8 @@ class ScopedGraph(PastGraph):
         if row is None or key.memory:
             return row
         name = self._name_in_memories(key)
-        urn = name if row.urn is not None and row.urn == row.name else None
-        if (described := self._description(key)) is None:
-            return row._replace(name=name, urn=urn, properties=None, described_by=None)
-        return row._replace(name=name, urn=urn or described.urn, properties=described.properties, described_by=None)
+        renamed = row._replace(name=name, urn=name if row.urn == row.name else None)
+        return renamed.describe(self._description(key), None)
 
     def _description(self, key: codec.NodeKey) -> codec.NodeDescription | None:
         """Return the first description of a node by a scoped memory."""

@@ -232,9 +232,8 @@ def table_records(path: Path) -> Records:
 
 
 def log_records(path: Path) -> Records:
-    """Yield all records of a log file (`*.log`), also deleted ones. Unknown contents are a record without a key."""
-    for batch in _batches(path):
-        yield from _records_of_batch(batch)
+    """Return all records of a log file (`*.log`), also deleted ones. Unknown contents are a record without a key."""
+    return chain.from_iterable(map(_records_of_batch, _batches(path)))
 
 
 def _batches(path: Path) -> Iterator[bytes]:

@@ -354,7 +354,6 @@ class _OwnerCheck:
                 yield f"segment {span.hex()}: it differs from the entries of {', '.join(map(str, differing[:3]))}"
 
     def _of_head(self) -> Iterator[str]:
-        """Check the head. An owner with event ids only has none."""
         seqs = {head.seq for head in self._heads.values()} | self._entries.keys() | self._episodes.keys()
         if self._head is None:
             if seqs or self._versions:
