@@ -22,15 +22,6 @@ from recallflow.state.description import describe, rewrap
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import AtRest
 from recallflow.state.files import write_checked
-from recallflow.state.folders import (
-    arriving_folder,
-    copy_partition,
-    mark_released,
-    numbers_in,
-    partition_folder,
-    read_secret,
-    unmark_released,
-)
 from recallflow.state.partition import Partition
 from recallflow.state.segments import SMALL
 from recallflow.state.verify import verify
@@ -79,7 +70,7 @@ def test_partition_used_by_another_is_not_reported(tmp_path: Path) -> None:
     with Member.on(path) as member:
         member.take(*EVERY)
         member.run(told())
-    mark_released(partition_folder(path, 1), 1_000)
+    folders.mark_released(folders.partition_folder(path, 1), 1_000)
     with StateDirectory.existing(path) as found:
         assert found.existing_numbers() == [0, 2, 3]
         with pytest.raises(StateError, match="p001"):
@@ -88,7 +79,7 @@ def test_partition_used_by_another_is_not_reported(tmp_path: Path) -> None:
     with Member.on(path) as member:  # as `run`: it may be its own again
         member.take(*EVERY)
         assert set(member.ask()) == set(USERS)
-    unmark_released(partition_folder(path, 1))
+    folders.unmark_released(folders.partition_folder(path, 1))
     with StateDirectory.existing(path) as found:
         assert found.existing_numbers() == [*EVERY]
 
@@ -99,7 +90,7 @@ def test_folder_is_deleted_unless_it_is_open(tmp_path: Path) -> None:
         member.run(told())
         member.give(1)
         assert [member.directory.forget_closed(number) for number in (0, 1)] == [False, True]
-        assert numbers_in(tmp_path / "s") == [0]
+        assert folders.numbers_in(tmp_path / "s") == [0]
         assert set(member.ask()) == set(of(0))
 
 
@@ -199,8 +190,8 @@ def test_a_folder_that_arrives_is_opened_with_its_own_secret(tmp_path: Path, at_
             for member in (whole, a, b):
                 member.run(told(0, 3))
             for number in (2, 3):
-                arriving = arriving_folder(a.directory.path, number)
-                copy_partition(b.directory.partition(number), arriving)
+                arriving = folders.arriving_folder(a.directory.path, number)
+                folders.copy_partition(b.directory.partition(number), arriving)
                 a.directory.replace_folder(number, arriving)
         a.take(2, 3)
         for member in (whole, a):
@@ -215,10 +206,10 @@ def test_copy_contains_the_committed_state(tmp_path: Path) -> None:
         member.take(1)
         member.run(told(0, 2))
         before = member.hash()
-        copy_partition(member.directory.partition(1), tmp_path / "copy")
+        folders.copy_partition(member.directory.partition(1), tmp_path / "copy")
         member.run(told(2, 2))
         assert member.hash() != before
-        arriving = arriving_folder(tmp_path / "s", 1)
+        arriving = folders.arriving_folder(tmp_path / "s", 1)
         shutil.copytree(tmp_path / "copy", arriving)
         member.directory.replace_folder(1, arriving)  # which closes the one there is
         assert member.hash() == before
@@ -229,16 +220,16 @@ def test_a_forgotten_folder_begins_anew(tmp_path: Path) -> None:
         member.take(*EVERY)
         member.run(told())
         member.directory.forget_folder(1)
-        assert (numbers_in(tmp_path / "s"), member.directory.partition(1).counts) == ([0, 2, 3], (0, 0))
+        assert (folders.numbers_in(tmp_path / "s"), member.directory.partition(1).counts) == ([0, 2, 3], (0, 0))
         member.directory.forget_folder(3)
         member.directory.forget_folder(3)
-        assert numbers_in(tmp_path / "s") == [0, 1, 2]
+        assert folders.numbers_in(tmp_path / "s") == [0, 1, 2]
 
 
 def test_remains_of_a_killed_move_go_at_the_next_open(tmp_path: Path) -> None:
     with Member.on(tmp_path / "s") as member:
         member.take(1)
-        copy_partition(member.directory.partition(1), arriving_folder(tmp_path / "s", 2))
+        folders.copy_partition(member.directory.partition(1), folders.arriving_folder(tmp_path / "s", 2))
         (tmp_path / "s" / "p003.gone").mkdir()
     with Member.on(tmp_path / "s"):
         assert {path.name for path in (tmp_path / "s").glob("p*")} == {"p001"}
@@ -248,9 +239,9 @@ def test_wrong_secret_opens_nothing(tmp_path: Path) -> None:
     with Member.on(tmp_path / "s") as member:
         member.take(1)
         member.run(told())
-        copy_partition(member.directory.partition(1), arriving := arriving_folder(tmp_path / "s", 1))
+        folders.copy_partition(member.directory.partition(1), arriving := folders.arriving_folder(tmp_path / "s", 1))
         member.directory.replace_folder(1, arriving)
-    file = partition_folder(tmp_path / "s", 1) / "secret.json"
+    file = folders.partition_folder(tmp_path / "s", 1) / "secret.json"
     file.write_bytes(file.read_bytes().replace(b'"secret": "', b'"secret": "00'))
     (problem,) = verify(tmp_path / "s").problems
     assert "secret.json" in problem
@@ -265,7 +256,9 @@ def brought(tmp_path: Path) -> Path:
         for member in (a, b):
             member.run(told())
         for number in (2, 3):
-            copy_partition(b.directory.partition(number), arriving := arriving_folder(tmp_path / "a", number))
+            folders.copy_partition(
+                b.directory.partition(number), arriving := folders.arriving_folder(tmp_path / "a", number)
+            )
             a.directory.replace_folder(number, arriving)
     return tmp_path / "a"
 
@@ -275,7 +268,7 @@ def test_another_master_key_is_that_of_all_folders(brought: Path) -> None:
     assert verify(brought, AtRest(OTHER)).problems == []
     with pytest.raises(MasterKeyError):
         StateDirectory.existing(brought, SEALED)
-    secrets = [read_secret(partition_folder(brought, number)) for number in EVERY]
+    secrets = [folders.read_secret(folders.partition_folder(brought, number)) for number in EVERY]
     assert [secret and secret.master_key for secret in secrets] == [None, None, OTHER.name, OTHER.name]
     assert secrets[2] == secrets[3]  # one call of a key service for both
 
@@ -301,9 +294,9 @@ def test_key_change_after_a_kill_is_done_again(brought: Path, killed_at: int, mo
 
 def test_a_key_that_opens_one_folder_only_changes_none(brought: Path) -> None:
     with Member.on(brought.parent / "c", AtRest(OTHER)) as c:
-        copy_partition(c.directory.partition(3), folder := brought / "aside")
-    shutil.rmtree(partition_folder(brought, 3))
-    folder.rename(partition_folder(brought, 3))
+        folders.copy_partition(c.directory.partition(3), folder := brought / "aside")
+    shutil.rmtree(folders.partition_folder(brought, 3))
+    folder.rename(folders.partition_folder(brought, 3))
     before = {file: file.read_bytes() for file in brought.rglob("*.json")}
     with pytest.raises(MasterKeyError, match="p003"):
         rewrap(brought, SEALED, LocalMasterKey(bytes([3] * 32)))

@@ -13,29 +13,11 @@ from hypothesis import strategies as st
 from recallflow.errors import StorageError
 from recallflow.owner import Owner
 from recallflow.records import Position
+from recallflow.state import graph_codec as codec
 from recallflow.state import keys
 from recallflow.state.description import describe
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import Keyring
-from recallflow.state.graph_codec import (
-    EdgeRow,
-    GivenEdge,
-    LinksRow,
-    NodeDescription,
-    NodeKey,
-    NodeRow,
-    Statement,
-    StoredNeighbour,
-    Superseded,
-    Unsynced,
-    decode_member,
-    decode_neighbours,
-    decode_superseded,
-    encode_member,
-    encode_row,
-    node_key,
-    sketch_of,
-)
 from recallflow.state.keys import NAME_BYTES, OWNER_BYTES
 from recallflow.state.partition import Partition
 from recallflow.state.verify import verify
@@ -337,57 +319,54 @@ PLACE = st.integers(0, 2**63 - 1)
 TIME = st.integers(-(2**40), 2**40)
 SHARE = st.floats(0, 1)
 OBJECT = st.dictionaries(WORD, st.none() | st.booleans() | st.integers(0, 9) | WORD, max_size=2)
-NODE_KEYS = st.builds(NodeKey, WORD, st.booleans())
-DESCRIPTIONS = st.builds(NodeDescription, st.none() | WORD, OBJECT)
+NODE_KEYS = st.builds(codec.NodeKey, WORD, st.booleans())
+DESCRIPTIONS = st.builds(codec.NodeDescription, st.none() | WORD, OBJECT)
 HELD = (st.none() | TIME, st.none() | TIME, TIME)
-STATEMENTS = st.builds(
-    Statement, WORD, PLACE, TIME, st.booleans(), st.booleans(), st.none() | OBJECT, SHARE, SHARE, *HELD
-)
-GIVEN = st.builds(GivenEdge, SHARE, SHARE, st.none() | TIME, st.booleans(), OBJECT, TIME, st.booleans(), *HELD)
+FLAG, WORDS = st.booleans(), st.lists(WORD)
+STATEMENTS = st.builds(codec.Statement, WORD, PLACE, TIME, FLAG, FLAG, st.none() | OBJECT, SHARE, SHARE, *HELD)
+GIVEN = st.builds(codec.GivenEdge, SHARE, SHARE, st.none() | TIME, FLAG, OBJECT, TIME, FLAG, *HELD)
 RECORDS = st.one_of(
-    st.builds(NodeRow, NODE_KEYS, WORD, WORD, st.none() | WORD, st.none() | OBJECT, st.booleans(), st.none() | PLACE),
+    st.builds(codec.NodeRow, NODE_KEYS, WORD, WORD, st.none() | WORD, st.none() | OBJECT, FLAG, st.none() | PLACE),
+    st.builds(codec.LinksRow, WORD, st.dictionaries(WORD, WORD, max_size=3), WORDS, WORDS, st.binary(max_size=32)),
     st.builds(
-        LinksRow, WORD, st.dictionaries(WORD, WORD, max_size=3), st.lists(WORD), st.lists(WORD), st.binary(max_size=32)
+        codec.EdgeRow, NODE_KEYS, NODE_KEYS, WORD, PLACE, st.none() | GIVEN,
+        st.lists(STATEMENTS, max_size=2).map(tuple), st.none() | FLAG, TIME,
     ),
-    st.builds(
-        EdgeRow, NODE_KEYS, NODE_KEYS, WORD, PLACE, st.none() | GIVEN, st.lists(STATEMENTS, max_size=2).map(tuple),
-        st.none() | st.booleans(), TIME,
-    ),
-    st.builds(Unsynced, WORD, st.integers(0, 9), st.lists(st.tuples(WORD, WORD), max_size=2)),
+    st.builds(codec.Unsynced, WORD, st.integers(0, 9), st.lists(st.tuples(WORD, WORD), max_size=2)),
 )  # fmt: skip
 
 
 @given(record=RECORDS)
 def test_a_record_round_trips(record: Any) -> None:
-    decoded = type(record).decode(record.encode() if isinstance(record, LinksRow) else encode_row(record))
+    decoded = type(record).decode(record.encode() if isinstance(record, codec.LinksRow) else codec.encode_row(record))
     assert decoded == record
     assert repr(decoded) == repr(record), "the same types in it"
 
 
 @given(role=st.sampled_from(["tag", "entity"]), description=st.none() | DESCRIPTIONS)
-def test_a_link_round_trips(role: str, description: NodeDescription | None) -> None:
-    assert decode_member(encode_member(role, description)) == (role, description)
+def test_a_link_round_trips(role: str, description: codec.NodeDescription | None) -> None:
+    assert codec.decode_member(codec.encode_member(role, description)) == (role, description)
 
 
-@given(near=st.lists(st.builds(StoredNeighbour, PLACE, WORD, SHARE, TIME, st.booleans()), max_size=3))
-def test_similar_memories_round_trip(near: list[StoredNeighbour]) -> None:
-    assert decode_neighbours(encode_row(near)) == near
+@given(near=st.lists(st.builds(codec.StoredNeighbour, PLACE, WORD, SHARE, TIME, st.booleans()), max_size=3))
+def test_similar_memories_round_trip(near: list[codec.StoredNeighbour]) -> None:
+    assert codec.decode_neighbours(codec.encode_row(near)) == near
 
 
-@given(by=st.lists(st.builds(Superseded, WORD, TIME, *[st.none() | TIME] * 3, TIME, st.booleans()), max_size=3))
-def test_supersession_round_trips(by: list[Superseded]) -> None:
-    assert decode_superseded(encode_row(by)) == by
+@given(by=st.lists(st.builds(codec.Superseded, WORD, TIME, *[st.none() | TIME] * 3, TIME, st.booleans()), max_size=3))
+def test_supersession_round_trips(by: list[codec.Superseded]) -> None:
+    assert codec.decode_superseded(codec.encode_row(by)) == by
 
 
 @given(sketch=st.binary(max_size=32))
 def test_a_sketch_is_read_without_the_rest(sketch: bytes) -> None:
-    assert sketch_of(LinksRow("m", {"tag:x": "tag"}, [], [], sketch).encode()) == sketch
+    assert codec.sketch_of(codec.LinksRow("m", {"tag:x": "tag"}, [], [], sketch).encode()) == sketch
 
 
 @given(name=WORD)
 def test_the_key_of_a_keys_own_name_is_itself(name: str) -> None:
-    key = node_key("entity", name)
-    assert node_key("entity", key.partition(":")[2]) == key
+    key = codec.node_key("entity", name)
+    assert codec.node_key("entity", key.partition(":")[2]) == key
 
 
 @pytest.fixture
@@ -416,33 +395,33 @@ def without_one(table: bytes, number: int = 0) -> Damage:
 
 
 def _other_weight(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
-    (near,) = decode_neighbours(partition.get(keys.similar(owner, 0)) or b"")
-    return {keys.similar(owner, 0): encode_row([near._replace(weight=0.5)])}
+    (near,) = codec.decode_neighbours(partition.get(keys.similar(owner, 0)) or b"")
+    return {keys.similar(owner, 0): codec.encode_row([near._replace(weight=0.5)])}
 
 
 def _other_type(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
     key, value = next(iter(stored(partition, owner, keys.EDGE).items()))
-    return {key: encode_row(EdgeRow.decode(value)._replace(type="hates"))}
+    return {key: codec.encode_row(codec.EdgeRow.decode(value)._replace(type="hates"))}
 
 
 def _unstated(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
-    found = {key: EdgeRow.decode(value) for key, value in stored(partition, owner, keys.EDGE).items()}
-    return {key: encode_row(row._replace(statements=(), given=None)) for key, row in found.items()}
+    found = {key: codec.EdgeRow.decode(value) for key, value in stored(partition, owner, keys.EDGE).items()}
+    return {key: codec.encode_row(row._replace(statements=(), given=None)) for key, row in found.items()}
 
 
 def _lonely(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
-    row = NodeRow(NodeKey("tag:lonely"), "tag", "lonely")
-    return {keys.node(owner, partition.keyring.node(owner, "tag:lonely")): encode_row(row)}
+    row = codec.NodeRow(codec.NodeKey("tag:lonely"), "tag", "lonely")
+    return {keys.node(owner, partition.keyring.node(owner, "tag:lonely")): codec.encode_row(row)}
 
 
 def _other_name(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
     key, value = next(iter(stored(partition, owner, keys.NODE).items()))
-    return {key: encode_row(NodeRow.decode(value)._replace(key=NodeKey("tag:other")))}
+    return {key: codec.encode_row(codec.NodeRow.decode(value)._replace(key=codec.NodeKey("tag:other")))}
 
 
 def _undescribed(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
     key = keys.node(owner, partition.keyring.node(owner, "entity:ann"))
-    return {key: encode_row(NodeRow.decode(partition.get(key) or b"")._replace(described_by=7))}
+    return {key: codec.encode_row(codec.NodeRow.decode(partition.get(key) or b"")._replace(described_by=7))}
 
 
 def _cut(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
@@ -466,7 +445,10 @@ def _cut(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
         (_lonely, "it has no links and no edges"),
         (_other_name, "content does not match its key"),
         (_undescribed, "which is not linked to it"),
-        (lambda _, owner: {keys.links(owner, 7): LinksRow("nobody", {}, [], []).encode()}, "the memory does not exist"),
+        (
+            lambda _, owner: {keys.links(owner, 7): codec.LinksRow("nobody", {}, [], []).encode()},
+            "the memory does not exist",
+        ),
         (lambda _, owner: {keys.past_joined(owner, bytes(16), 7): b"[]"}, "the record of edge number 7"),
         (_cut, "cannot be decoded"),
     ],
