@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,13 @@ from hypothesis import settings
 
 from recallflow.cli import main
 from tests.groups import GROUPS, Selection
+from tests.jwks_server import JwksServer
 from tests.llm_server import LlmServer
+from tests.process import watched
 from tests.starts import COMMAND, Starts, creating, fork_server
 from tools.broker import Broker, Cluster, connect_or_start
 
-GIVE_UP_S = 300  # then a started process is killed, so that the test that waits for it fails
+GIVE_UP_S = 300  # then a started process is aborted, so that the test that waits for it fails
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -128,6 +129,12 @@ def llm_server() -> Iterator[LlmServer]:
         yield made
 
 
+@pytest.fixture
+def jwks_server() -> Iterator[JwksServer]:
+    with contextlib.closing(JwksServer()) as made:
+        yield made
+
+
 @pytest.fixture(scope="module")
 def start(starts: Starts) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Return a function that runs a command or a script in a forked process with pipes as its streams.
@@ -141,19 +148,7 @@ def start(starts: Starts) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         ) -> subprocess.Popen[bytes]:
             surroundings = os.environ | {"RUST_BACKTRACE": "0"} | environment
             process = starts.start(f"{before}\n{script}", creating([*map(str, arguments)]), surroundings)
-            watchdog = threading.Timer(GIVE_UP_S, process.kill)
-            watchdog.start()
-            stack.callback(_end, process, watchdog)
+            stack.enter_context(watched(process, GIVE_UP_S))
             return process
 
         yield begin
-
-
-def _end(process: subprocess.Popen[bytes], watchdog: threading.Timer) -> None:
-    watchdog.cancel()
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream is not None:
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()

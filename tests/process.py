@@ -3,11 +3,12 @@
 import os
 import signal
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -49,6 +50,25 @@ class Ended:
 def surroundings() -> dict[str, str]:
     """Return the environment without a broker: a command gets the one that a test names."""
     return {name: value for name, value in os.environ.items() if name != BOOTSTRAP_VARIABLE}
+
+
+@contextmanager
+def watched(process: subprocess.Popen[bytes], abort_s: float = GIVE_UP_S) -> Iterator[None]:
+    """End a process with the block, and abort one that runs for so long that it must hang."""
+    # Not SIGKILL: a test may wait for that.
+    watchdog = threading.Timer(abort_s, process.send_signal, [signal.SIGABRT])
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
 
 
 def command(*words: str | Path, script: str = COMMAND) -> Ended:

@@ -3,7 +3,6 @@
 import contextlib
 import signal
 import subprocess
-import threading
 import time
 import urllib.request
 from collections import Counter
@@ -147,25 +146,6 @@ class Deployment(OnTopics):
 
     def hash(self) -> str:
         return hash_of(self.state_dir)
-
-
-@contextlib.contextmanager
-def watched(process: subprocess.Popen[bytes], abort_s: float = 2 * GIVE_UP_S) -> Iterator[None]:
-    """End a process with the block, and abort one that runs for so long that it must hang."""
-    # Not SIGKILL: a test may wait for that.
-    watchdog = threading.Timer(abort_s, process.send_signal, [signal.SIGABRT])
-    watchdog.daemon = True
-    watchdog.start()
-    try:
-        yield
-    finally:
-        watchdog.cancel()
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
 
 
 def until(true: Callable[[], bool]) -> None:

@@ -21,8 +21,9 @@ from recallflow.responses import QueryFailed
 from recallflow.schema import asyncapi
 from tests.conftest import GIVE_UP_S
 from tests.kafka.engine import Engine
-from tests.kafka.harness import read_topic, until, watched
+from tests.kafka.harness import read_topic, until
 from tests.pages import environment
+from tests.process import watched
 from tools.broker import Cluster, free_ports
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,9 @@ from recallflow.client import RecallClient
 from tests.fleet import engine
 from tests.fleet.engine import Topics
 from tests.fleet.records import FOREIGN
-from tests.kafka.harness import FLAGS, GIVE_UP_S, Command, Deployment, Names, is_ready, own_topics, until, watched
+from tests.kafka.harness import FLAGS, GIVE_UP_S, Command, Deployment, Names, is_ready, own_topics, until
 from tests.kafka.site import REPLY, Site, start_site
+from tests.process import watched
 from tests.unit.test_without_bytewax import HIDING
 from tools.broker import Cluster, free_ports
 

@@ -139,13 +139,6 @@ def test_first_key_stops_an_engine_with_producer_timestamps(deployment: Deployme
     assert "message.timestamp.type=LogAppendTime" in ended.error
 
 
-@pytest.fixture
-def server() -> Iterator[JwksServer]:
-    server = JwksServer()
-    yield server
-    server.close()
-
-
 def token(key: dict[str, Any]) -> str:
     claims = {"sub": "shop", "tenant_id": "acme", "exp": now_ms() // 1_000 + 600}
     return jwt.encode(claims, PyJWK(key, "ES256").key, "ES256", headers={"kid": key["kid"]})
@@ -157,12 +150,12 @@ def announced(deployment: Deployment) -> list[tuple[str, bool]]:
 
 
 def test_signing_keys_change_under_a_running_engine(
-    deployment: Deployment, server: JwksServer, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, jwks_server: JwksServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RECALLFLOW_AUTH_JWKS", server.url)
+    monkeypatch.setenv("RECALLFLOW_AUTH_JWKS", jwks_server.url)
     monkeypatch.setenv("RECALLFLOW_AUTH_JWKS_REFRESH_S", "1")
     one, two, three = es256("one"), es256("two"), es256("three")
-    server.body = document(one)
+    jwks_server.body = document(one)
     with (
         deployment.client(token=lambda: token(one)) as first,
         deployment.client(token=lambda: token(two)) as second,
@@ -174,17 +167,17 @@ def test_signing_keys_change_under_a_running_engine(
             until(lambda: said(first) == "0")
             at = first.add("green tea", user="ann")
             assert (len(first.search("tea", user="ann", after=at)), said(second)) == (1, REFUSED)
-            server.body = document(one, two)
+            jwks_server.body = document(one, two)
             until(lambda: said(second) == "1")
-            server.failures = 2  # which changes nothing
-            until(lambda: server.failures == 0)
+            jwks_server.failures = 2  # which changes nothing
+            until(lambda: jwks_server.failures == 0)
             assert (said(first), said(second), said(forged)) == ("1", "1", REFUSED)
-            server.body = document(two)
+            jwks_server.body = document(two)
             until(lambda: said(first) == REFUSED)
             assert (said(second), said(forged)) == ("1", REFUSED)
         seen = announced(deployment)
         assert seen == [("one", False), ("two", False), ("one", True)]
-        server.status = 500  # a restart goes on with what is known
+        jwks_server.status = 500  # a restart goes on with what is known
         with deployment.running():
             assert (said(first), said(second)) == (REFUSED, "1")
     assert announced(deployment) == seen

@@ -27,9 +27,9 @@ from recallflow.samples import sample_path
 from tests import example_pages
 from tests.chat_model import chat_model
 from tests.kafka.engine import READY, Engine
-from tests.kafka.harness import GIVE_UP_S, Command, Start, until, watched
+from tests.kafka.harness import GIVE_UP_S, Command, Start, until
 from tests.pages import DOCS, blocks, environment, readme, run, running
-from tests.process import Process
+from tests.process import Process, watched
 from tests.unit.test_pages import WITH_A_BROKER
 from tools.broker import BOOTSTRAP_VARIABLE, Broker, Cluster, free_ports
 

@@ -1,7 +1,7 @@
 """Decisions of operators as of any time, owners of projects, and announcements of signing keys."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -191,13 +191,6 @@ def log() -> Log:
     return Log()
 
 
-@pytest.fixture
-def server() -> Iterator[JwksServer]:
-    server = JwksServer()
-    yield server
-    server.close()
-
-
 def watch(log: Log, jwks: object = None, secret: str | None = None) -> tuple[TokenKeys, dict[str, bytes]]:
     auth = AuthSettings(jwks=None if jwks is None else str(jwks), secret=secret)
     secrets: dict[str, bytes] = {}
@@ -287,16 +280,16 @@ def test_another_key_of_the_same_kid_takes_its_place(log: Log, tmp_path: Path) -
     assert log.events[-1].fingerprint != before
 
 
-def test_key_missing_twice_at_an_address_is_revoked(log: Log, server: JwksServer) -> None:
+def test_key_missing_twice_at_an_address_is_revoked(log: Log, jwks_server: JwksServer) -> None:
     one, two = rs256("one"), es256("two")
-    server.body = document(one, two)
-    keys = begin(log, server.url)
+    jwks_server.body = document(one, two)
+    keys = begin(log, jwks_server.url)
     assert log.news() == [("one", False), ("two", False)]
-    server.body = document(two)
+    jwks_server.body = document(two)
     keys.refresh()
-    server.body = document(one, two)  # it was but one of several servers that was behind
+    jwks_server.body = document(one, two)  # it was but one of several servers that was behind
     keys.refresh()
-    server.body = document(two)
+    jwks_server.body = document(two)
     keys.refresh()
     assert log.news() == []
     keys.refresh()
@@ -304,22 +297,22 @@ def test_key_missing_twice_at_an_address_is_revoked(log: Log, server: JwksServer
 
 
 @pytest.mark.parametrize(("status", "body"), [(500, b""), (200, b"<html>"), (200, document()), (302, b"")])
-def test_unreadable_answer_changes_no_key(log: Log, server: JwksServer, status: int, body: bytes) -> None:
-    server.body = document(rs256("one"))
-    keys = begin(log, server.url)
-    server.status, server.body = status, body
+def test_unreadable_answer_changes_no_key(log: Log, jwks_server: JwksServer, status: int, body: bytes) -> None:
+    jwks_server.body = document(rs256("one"))
+    keys = begin(log, jwks_server.url)
+    jwks_server.status, jwks_server.body = status, body
     for _ in range(3):
         with pytest.raises(SourceError):
             keys.refresh()
     assert log.news() == [("one", False)]
-    begin(log, server.url)  # a start goes on with what is known
+    begin(log, jwks_server.url)  # a start goes on with what is known
 
 
-def test_a_start_without_any_key_is_refused(log: Log, server: JwksServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    server.status = 500
+def test_a_start_without_any_key_is_refused(log: Log, jwks_server: JwksServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    jwks_server.status = 500
     with pytest.raises(SourceError, match="with status 500; no signing key is known yet, so no token can be"):
-        begin(log, server.url)
-    keys, secrets = watch(log, server.url, OWN)  # the one that is set is one
+        begin(log, jwks_server.url)
+    keys, secrets = watch(log, jwks_server.url, OWN)  # the one that is set is one
     with monkeypatch.context() as patched:
         patched.setattr(log.history, "add", lambda *_: None)  # what was announced takes a moment to come back
         keys.load()
@@ -353,31 +346,35 @@ def test_failed_announcement_is_repeated(log: Log, tmp_path: Path) -> None:
     assert log.news() == [("one", False)]
 
 
-def test_a_thread_looks_on_and_says_why_it_ends(log: Log, server: JwksServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_looks_on_and_says_why_it_ends(
+    log: Log, jwks_server: JwksServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("recallflow.flows.admission.RETRY_S", 0.01)
-    server.body = document(rs256("one"))
-    auth = AuthSettings(jwks=server.url, jwks_refresh_s=1)
-    keys = TokenKeys(auth, open_jwks(server.url), log.history, {}, log)
+    jwks_server.body = document(rs256("one"))
+    auth = AuthSettings(jwks=jwks_server.url, jwks_refresh_s=1)
+    keys = TokenKeys(auth, open_jwks(jwks_server.url), log.history, {}, log)
     keys._refresh_s = 0.01
     keys.load()
-    server.body, server.failures = document(rs256("one"), es256("two")), 3
+    jwks_server.body, jwks_server.failures = document(rs256("one"), es256("two")), 3
     log.called.clear()
     with background_thread(keys.run, "keys", keys.stopping):
         assert log.called.wait(GIVE_UP_S)
     assert ("two", False) in log.news()
-    assert len(server.asked) >= 5
+    assert len(jwks_server.asked) >= 5
     keys.check(None)
 
 
-def test_a_defect_stops_the_flow(log: Log, server: JwksServer) -> None:
-    server.body = document(rs256("one"))
+def test_a_defect_stops_the_flow(log: Log, jwks_server: JwksServer) -> None:
+    jwks_server.body = document(rs256("one"))
     failed = Event()
 
     def fail(_: Sequence[TokenKey]) -> None:
         failed.set()
         raise ZeroDivisionError
 
-    keys = TokenKeys(AuthSettings(jwks=server.url, jwks_refresh_s=1), open_jwks(server.url), log.history, {}, fail)
+    keys = TokenKeys(
+        AuthSettings(jwks=jwks_server.url, jwks_refresh_s=1), open_jwks(jwks_server.url), log.history, {}, fail
+    )
     keys._refresh_s = 0.01
     with background_thread(keys.run, "keys", keys.stopping):
         assert failed.wait(GIVE_UP_S)

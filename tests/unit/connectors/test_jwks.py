@@ -1,7 +1,6 @@
 """JWKS documents out of files and from a real HTTP server, well and ill."""
 
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,13 +8,6 @@ import pytest
 from recallflow.connectors.jwks import MAX_BYTES, open_jwks
 from recallflow.errors import SourceError, UsageError
 from tests.jwks_server import SECRET, JwksServer, document, es256, oct_key, rs256
-
-
-@pytest.fixture
-def server() -> Iterator[JwksServer]:
-    server = JwksServer()
-    yield server
-    server.close()
 
 
 @pytest.mark.parametrize(
@@ -33,29 +25,29 @@ def test_invalid_jwks_file_is_reported(tmp_path: Path, content: bytes | None, sa
         open_jwks(str(path)).read()
 
 
-def test_an_address_gives_public_keys_alone(server: JwksServer) -> None:
-    server.body = document(rs256(), oct_key(), es256())
-    source = open_jwks(server.url)
+def test_an_address_gives_public_keys_alone(jwks_server: JwksServer) -> None:
+    jwks_server.body = document(rs256(), oct_key(), es256())
+    source = open_jwks(jwks_server.url)
     keys, problems, _ = source.read()
     assert [key.name for key in keys] == ["r1", "e1"]
     assert (problems, source.is_remote) == (["o1: a secret may only be in a file"], True)
 
 
-def test_unchanged_document_is_not_sent_again(server: JwksServer) -> None:
-    server.body, server.headers = document(rs256()), {"ETag": '"1"'}
-    source = open_jwks(server.url)
+def test_unchanged_document_is_not_sent_again(jwks_server: JwksServer) -> None:
+    jwks_server.body, jwks_server.headers = document(rs256()), {"ETag": '"1"'}
+    source = open_jwks(jwks_server.url)
     first, second = source.read(), source.read()
     assert first == second
-    server.body, server.headers = document(rs256(), es256()), {"ETag": '"2"'}
+    jwks_server.body, jwks_server.headers = document(rs256(), es256()), {"ETag": '"2"'}
     assert [key.name for key in source.read()[0]] == ["r1", "e1"]
-    assert [asked.get("if-none-match") for asked in server.asked] == [None, '"1"', '"1"']
+    assert [asked.get("if-none-match") for asked in jwks_server.asked] == [None, '"1"', '"1"']
 
 
-def test_a_tag_that_cannot_be_sent_back_is_not_kept(server: JwksServer) -> None:
-    server.body, server.headers = document(rs256()), {"ETag": '"\xe9"'}
-    source = open_jwks(server.url)
+def test_a_tag_that_cannot_be_sent_back_is_not_kept(jwks_server: JwksServer) -> None:
+    jwks_server.body, jwks_server.headers = document(rs256()), {"ETag": '"\xe9"'}
+    source = open_jwks(jwks_server.url)
     assert source.read() == source.read()
-    assert [asked.get("if-none-match") for asked in server.asked] == [None, None]
+    assert [asked.get("if-none-match") for asked in jwks_server.asked] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -73,17 +65,17 @@ def test_a_tag_that_cannot_be_sent_back_is_not_kept(server: JwksServer) -> None:
     ids=lambda value: repr(value)[:20],
 )  # fmt: skip
 def test_invalid_jwks_response_is_reported(
-    server: JwksServer, status: int, headers: dict[str, str], body: bytes, said: str
+    jwks_server: JwksServer, status: int, headers: dict[str, str], body: bytes, said: str
 ) -> None:
-    server.status, server.headers, server.body = status, headers, body
+    jwks_server.status, jwks_server.headers, jwks_server.body = status, headers, body
     with pytest.raises(SourceError, match=said):
-        open_jwks(server.url).read()
+        open_jwks(jwks_server.url).read()
 
 
-def test_an_answer_that_trickles_in_is_given_up(server: JwksServer) -> None:
-    server.trickles = True
+def test_an_answer_that_trickles_in_is_given_up(jwks_server: JwksServer) -> None:
+    jwks_server.trickles = True
     with pytest.raises(SourceError, match=r"no complete response within 0\.2 s"):
-        open_jwks(server.url, timeout_s=0.2).read()
+        open_jwks(jwks_server.url, timeout_s=0.2).read()
 
 
 @pytest.mark.parametrize(

@@ -347,15 +347,10 @@ def _entity(case: Case) -> bool:
     return bool(names) and all(name == own.get("name") or name in own["content"] for name in names)
 
 
-def _recent(case: Case) -> bool:
-    """Everything was looked at: the stores are small."""
-    own = case.store[case.memory["id"]]["timestamp"]
-    return bool(2 * sum(one["timestamp"] < own for one in case.store.values()) >= len(case.store))
-
-
-def _important(case: Case) -> bool:
-    own = case.store[case.memory["id"]].get("importance", 0.5)
-    return bool(2 * sum(one.get("importance", 0.5) < own for one in case.store.values()) >= len(case.store))
+def _in_upper_half(case: Case, field: str) -> bool:
+    """Compare with all memories: everything was looked at, as the stores are small."""
+    values = {name: one.get(field, 0.5) for name, one in case.store.items()}
+    return bool(2 * sum(value < values[case.memory["id"]] for value in values.values()) >= len(values))
 
 
 NEVER = ("recalled", "session", "liked", "related", "linked")  # nothing was asked before, and nothing has an edge
@@ -370,7 +365,7 @@ CHECKS: dict[str, Callable[[Case], bool]] = {
     "wording_before": _follows,
     "time": lambda case: "yesterday" in case.memory["content"] and case.question.startswith("When"),
     "entity": _entity,
-    "recent": _recent,
-    "important": _important,
+    "recent": lambda case: _in_upper_half(case, "timestamp"),
+    "important": lambda case: _in_upper_half(case, "importance"),
     "filler": lambda case: not (case.wanted - {*map(_root, PEOPLE)}) & _roots(case.memory["content"]),
 }

@@ -18,13 +18,10 @@ def stored_as(one: Edge) -> object:
     return one.type, frozenset(ends) if one.type in SYMMETRIC else ends
 
 
-def edges_between(ends: st.SearchStrategy[str]) -> st.SearchStrategy[list[Edge]]:
-    weights = {"weight": st.sampled_from([0.5, 1.0, 2.0]), "confidence": st.sampled_from([0.5, 1.0])}
-    one = st.builds(edge, ends, KINDS, ends, archived=st.booleans(), **weights)
-    return st.lists(one, max_size=8, unique_by=stored_as)
-
-
-ANY_EDGES = edges_between(st.sampled_from([*MEMORIES, *NODES]))
+ENDS = st.sampled_from([*MEMORIES, *NODES])
+WEIGHTS = {"weight": st.sampled_from([0.5, 1.0, 2.0]), "confidence": st.sampled_from([0.5, 1.0])}
+ANY_EDGE = st.builds(edge, ENDS, KINDS, ENDS, archived=st.booleans(), **WEIGHTS)
+ANY_EDGES = st.lists(ANY_EDGE, max_size=8, unique_by=stored_as)
 LINKS = st.fixed_dictionaries({name: st.lists(st.sampled_from(NODES), unique=True) for name in MEMORIES})
 
 
