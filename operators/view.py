@@ -317,8 +317,7 @@ class View:
 
     def begin_owner(self) -> None:
         """Stage the first records of a new owner. Raise DecryptionFailed."""
-        is_changed = self._staged or (self._graph is not None and self._graph.staged.effects)
-        if is_changed and self._hot.next_change == 0:
+        if self._hot.next_change == 0 and (self._staged or (self._graph is not None and self._graph.staged.effects)):
             self._partition.begin_owner(self._hot.owner, self._hot.key)
 
     def stage(self, further: Values, position: Position | None = None) -> None:

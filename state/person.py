@@ -3,7 +3,7 @@
 Copies of other records (segments, adjacency) are left out. Data of which only hashes are stored is counted."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
@@ -23,7 +23,6 @@ REPEATING = frozenset((keys.SEGMENT, keys.SEGMENTS_END, keys.STALE, keys.ADJACEN
 HASHES = {keys.CURRENT: "memory_ids", keys.EVENT_ID: "event_ids"}
 _QUERY_ID_BYTES = 8
 _MAX_CACHED = 10_000  # ids and names, which are looked up repeatedly
-_COLUMNS = [column.name for column in fields(rows.MemoryRow)]
 
 
 class Person:
@@ -93,9 +92,8 @@ class Person:
                 self.sessions[name(self.owner, entry.session_id)] = entry.session_id
             for _, value in self.partition.scan(keys.rows(self.owner, name(self.owner, entry.id))):
                 row = rows.MemoryRow.decode(value)
-                columns = {column: getattr(row, column) for column in _COLUMNS}
                 is_current = row.version == entry.version
-                columns |= {"current": is_current, "episode": entry.episode}
+                columns = asdict(row) | {"current": is_current, "episode": entry.episode}
                 yield "memory", columns | self._indexed(row, entry if is_current else None)
 
     def _indexed(self, row: rows.MemoryRow, entry: rows.Entry | None) -> Fields:
