@@ -188,7 +188,7 @@ def erasing(path: Path) -> tuple[int, int]:
 
     def life(killing: Killing, _: Say) -> None:
         killing.before(Partition, "erase", "_write", "close")
-        killing.before(Cleaning, "_clean", "run", "_tables")
+        killing.before(Cleaning, "_clean", "run", "_live")
         stretches = database._erased_ranges
 
         def each(marks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
