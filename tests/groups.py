@@ -35,6 +35,7 @@ GROUPS = {
     "processes": "commands in processes of their own: kills, signals, streams, locks",
     "exhaustive": "properties with many examples, inputs of a gigabyte, large stores",
 }
+SLOW_MARKERS, SLOW_FIXTURES = {"hypothesis", "slow"}, {"cli", "start", "starts", "llm_server"}
 QUICK_ROOMS = ("language", "operators", "state")  # folders of tests/unit
 BUDGET_S = 5.0  # of one test in the default group
 
@@ -113,14 +114,10 @@ class Selection:
     def _includes(self, item: pytest.Item, group: str, markers: Markers) -> bool:
         if self._names(item.path):
             return True
-        if self._quick and (group or not {"hypothesis", "slow"}.isdisjoint(markers) or is_command(item)):
-            return False
+        if self._quick:  # no whole commands, engines or servers
+            fixtures = getattr(item, "fixturenames", ())
+            return not group and SLOW_MARKERS.isdisjoint(markers) and SLOW_FIXTURES.isdisjoint(fixtures)
         return not group or group in self.groups
-
-
-def is_command(item: pytest.Item) -> bool:
-    """Return whether a test runs whole commands, an engine or a server rather than parts."""
-    return not {"cli", "start", "starts", "llm_server"}.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def group_of(item: pytest.Item, markers: Markers) -> str:

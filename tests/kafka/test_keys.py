@@ -384,7 +384,9 @@ def test_protected_deployment_survives_kills_and_an_erasure(secure: Secure, tmp_
             until(lambda: len(secure.codes()) >= 8)
             assert sorted(secure.codes()) == [*["forbidden"] * 2, *["over_quota"] * 2, *["unauthenticated"] * 4]
         # Killed: nothing that anybody said can be read on disk, and all of it is there after a start.
-        assert found_words(tmp_path / "s") == []
+        files = {path: path.read_bytes().lower() for path in (tmp_path / "s").rglob("*") if path.is_file()}
+        assert sum(map(len, files.values())) > 10_000
+        assert [(path, word) for path, content in files.items() for word in WORDS if word.encode() in content] == []
         with secure.running():
             assert answered(acme, ANN_LONG) == ["extra 0", *sorted(SAID)]
             assert answered(acme, "bob") == [BOBS]
@@ -418,9 +420,3 @@ def test_protected_deployment_survives_kills_and_an_erasure(secure: Secure, tmp_
     written = secure.written()
     for secret in (key, anns_key, strangers_key, operators_key):
         assert secret.split("_", 2)[2].encode() not in written  # a secret may hold an underscore
-
-
-def found_words(folder: Path) -> list[tuple[Path, str]]:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) > 10_000
-    return [(path, word) for path in files for word in WORDS if word.encode() in path.read_bytes().lower()]

@@ -2,11 +2,11 @@
 
 import contextlib
 import secrets
-import urllib.request
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import httpx
 import pytest
 from opentelemetry import context, trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
@@ -42,13 +42,6 @@ class Deployment(OnTopics):
         own = ["--embedder", "openai"] if flow == "run" else []
         words = [flow, *own, *state, *service, *self.options(FLOW_FLAGS[flow])]
         return self.command(self.folder, *words, environment=settings | self.settings)
-
-
-def metrics_of(engine: Process) -> str:
-    asked = urllib.request.Request(engine.url("/metrics"), headers={"Accept": OPENMETRICS})
-    with urllib.request.urlopen(asked, timeout=5) as response:
-        assert response.headers["Content-Type"].startswith("application/openmetrics-text")
-        return str(response.read().decode())
 
 
 @pytest.fixture
@@ -87,7 +80,8 @@ def test_trace_spans_client_engine_models_and_enrichment(deployment: Deployment,
         client.ask(UserStats(type="user.stats", tenant_id="acme", user_id="ann"))  # of no trace
         spans = collector.wait_for("search_memory", "create_memory", "upsert_memory")
         until(lambda: len(read_topic(deployment.broker, deployment.topics.responses)) >= 3)
-        metrics = metrics_of(engine)
+        metrics = httpx.get(engine.url("/metrics"), headers={"Accept": OPENMETRICS})
+    assert metrics.headers["Content-Type"].startswith("application/openmetrics-text")
     assert [memory.id for memory in answer] == [f"{MARK}-1"]
     spans = collector.spans
     write = {span.name: span for span in spans if span.trace_id == stored}
@@ -120,7 +114,7 @@ def test_trace_spans_client_engine_models_and_enrichment(deployment: Deployment,
     assert len([parent for parent in parents if parent.endswith("-00")]) == 1
     assert not any(MARK.encode() in body.lower() for body in collector.bodies)
     assert not any(MARK in log.read_text() for log in deployment.folder.glob("*.log"))
-    families = text_string_to_metric_families(metrics)  # type: ignore[no-untyped-call]
+    families = text_string_to_metric_families(metrics.text)  # type: ignore[no-untyped-call]
     samples = [one for family in families for one in family.samples]
     told = {
         (one.labels["stage"], one.exemplar.labels["trace_id"])

@@ -202,10 +202,6 @@ class Watch(Watcher):
         self.broken = self.broken or f"{self.world.now_s:.3f} s: {what}"
         self.world.is_over = True
 
-    @property
-    def is_complete(self) -> bool:
-        return self.expected <= self.delivered
-
     def _appended(self, message: Any) -> None:
         for identity in identity_of(message):
             where = f"{message.topic()}:{message.partition()}:{message.offset()}"
@@ -310,7 +306,8 @@ class Simulation:
                 self.watch.fail(f"not delivered {SETTLE_S:.0f} s after all faults: {lost}; owned: {self._owned()}")
         trace, virtual_s = self.world.trace, self.world.now_s
         if not self._is_broken:
-            state = self._state()
+            owned = sorted(self._owned().items())
+            state = self._within(lambda: hash_of([member.open_partitions[number] for number, member in owned]))
             if state != (straight := self._straight()):
                 self.watch.fail(f"the state hash is {state[:8]}, and {straight[:8]} after a straight run")
         return Outcome(self._broken, trace, self.watch.outputs, state, virtual_s)
@@ -334,15 +331,13 @@ class Simulation:
 
     @property
     def _is_settled(self) -> bool:
-        return self.watch.is_complete and len(self._owned()) == PARTITIONS and self._is_applied()
-
-    def _is_applied(self) -> bool:
-        return all(
-            number in member.open_partitions
-            and member.open_partitions[number].committed_positions().get(f"{TOPICS.memory}:{number}", -1)
-            == self.broker.logs[TOPICS.memory, number].end - 1
+        applied = {
+            number: member.open_partitions[number].committed_positions().get(f"{TOPICS.memory}:{number}", -1)
             for number, member in self._owned().items()
-        )
+            if number in member.open_partitions
+        }
+        ends = {number: self.broker.logs[TOPICS.memory, number].end - 1 for number in range(PARTITIONS)}
+        return self.watch.expected <= self.watch.delivered and applied == ends
 
     def _act(self, action: Action) -> None:
         running = [one for one in self.members if one.process is not None]
@@ -445,11 +440,6 @@ class Simulation:
                 member.process.resume()
         if all(not member.is_wanted for member in self.members):
             self.members[0].start()
-
-    def _state(self) -> str:
-        return self._within(
-            lambda: hash_of([member.open_partitions[number] for number, member in sorted(self._owned().items())])
-        )
 
     def _straight(self) -> str:
         """The state hash after the same logs without faults, in one process."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from agents import Session, SessionSettings, set_tracing_disabled
@@ -139,15 +140,10 @@ def test_search_applies_prefix_filter_and_offset(store: RecallStore) -> None:
     assert store.search((USER,), query="green kite")[0].score is not None
 
 
-def put_twice(client: Engine) -> None:
-    """Write a new item as two processes do at the same moment."""
-    for text in ("likes tea", "likes green tea"):
+def test_concurrent_new_items_read_newest_and_delete_both(client: Engine, store: RecallStore) -> None:
+    for text in ("likes tea", "likes green tea"):  # written as two processes do at the same moment
         said = fields_of((USER,), "drink", {"text": text}, [])
         client.add(said["content"], user=USER, id=new_id((USER,), "drink"), metadata=said["metadata"])
-
-
-def test_concurrent_new_items_read_newest_and_delete_both(client: Engine, store: RecallStore) -> None:
-    put_twice(client)
     store.put((USER,), "food", {"text": "likes cake"})
     item = store.get((USER,), "drink")
     assert item is not None
@@ -167,12 +163,8 @@ class Deaf:
         self._memory, self._unanswered = memory, unanswered
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._unanswered:
-            return self._time_out
-        return getattr(self._memory, name)
-
-    def _time_out(self, *_: Any, **__: Any) -> Any:
-        raise QueryTimeout("q", 1.0, None)
+        time_out = Mock(side_effect=QueryTimeout("q", 1.0, None))
+        return time_out if name in self._unanswered else getattr(self._memory, name)
 
 
 def test_unanswered_look_before_a_write_writes_nothing(client: Engine, store: RecallStore) -> None:

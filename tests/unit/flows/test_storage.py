@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
@@ -61,13 +62,6 @@ def filled_partition(state_dir: Path) -> Path:
     return state_dir / f"p{number:03d}"
 
 
-def full_for_rocksdb(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    def refuse(*_: object) -> NoReturn:
-        raise OSError(f"IO error: {NO_SPACE}: While {what}: {NO_SPACE}")
-
-    monkeypatch.setattr(rocksdict, "Rdict", refuse)
-
-
 @pytest.mark.parametrize("says", ["appending to file: /s/p000/000012.log", "open a file for lock: /s/p000/LOCK"])
 def test_full_disk_is_named_without_harmful_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli, says: str
@@ -81,7 +75,8 @@ def test_full_disk_is_named_without_harmful_advice(
         ("remember", "Tea."),
     ):
         with monkeypatch.context() as while_full:
-            full_for_rocksdb(while_full, says)
+            error = OSError(f"IO error: {NO_SPACE}: While {says}: {NO_SPACE}")
+            while_full.setattr(rocksdict, "Rdict", Mock(side_effect=error))
             done = cli(*words, "--state-dir", state_dir)
         assert (done.returncode, done.stdout) == (1, "")
         assert "is full" in done.stderr

@@ -116,17 +116,10 @@ def receipts(outputs: list[Output]) -> list[ReceiptOutput]:
 
 
 def told(outputs: list[Output]) -> list[tuple[Any, ...]]:
-    return [
-        (output.position, output.number, output.key, _uncached(orjson.loads(output.body)))
-        for output in outputs
-        if isinstance(output, Answer | ReceiptOutput)
-    ]
-
-
-def _uncached(body: dict[str, Any]) -> dict[str, Any]:
-    if "routing_info" in body:
-        del body["routing_info"]["cache_hits"]
-    return body
+    found = [(one, orjson.loads(one.body)) for one in outputs if isinstance(one, Answer | ReceiptOutput)]
+    for _, body in found:
+        body.get("routing_info", {}).pop("cache_hits", None)
+    return [(one.position, one.number, one.key, body) for one, body in found]
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -263,7 +264,8 @@ def test_reading_commands_make_no_folder(tmp_path: Path) -> None:
 def test_folder_that_takes_no_file_ends_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
 ) -> None:
-    monkeypatch.setattr("recallflow.connectors.checkpoints.objects.open_private", failing_with(number))
+    fail = Mock(side_effect=OSError(number, os.strerror(number)))
+    monkeypatch.setattr("recallflow.connectors.checkpoints.objects.open_private", fail)
     with pytest.raises(error, match=os.strerror(number)):
         CheckpointStore.open((tmp_path / "store").as_uri(), create=True)
 
@@ -312,10 +314,3 @@ def test_unmounted_folder_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         store.save(3, db.folder(), db.about())
     mounted = True
     store.save(3, db.folder(), db.about())
-
-
-def failing_with(number: int) -> Callable[..., object]:
-    def fail(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return fail

@@ -1,7 +1,7 @@
 """Events of results in the engine: each is applied, undone with its sources, and changes no other user's memories."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from recallflow.connectors.llm.calls import OpenAiModel
 from recallflow.connectors.llm.policy import Endpoint
-from recallflow.events import EnrichmentRequest, EnrichmentResult, ShownEntity, ShownMemory
+from recallflow.events import EnrichmentRequest, EnrichmentResult, ShownEntity
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.model_settings import EnrichmentSettings
 from recallflow.flows.settings import Settings
@@ -80,14 +80,6 @@ def run(tmp_path: Path) -> Callable[..., Processed]:
     return apply
 
 
-def enriched(tasks: Sequence[str], about: Sequence[ShownMemory] = (PORTO,), **fields: Any) -> EnrichmentResult:
-    known = ShownEntity(key="entity:anna silva", name="Anna Silva")
-    beside: dict[str, Any] = {"similar": [LISBON], "recent": [LISBON], "entities": [known]} | fields
-    (result,) = results([request(tasks, *about, **beside)], Scripted(**SAID), Vectors(), {"homes": ""})
-    assert (result.failures, result.refused) == ([], {"no_evidence": 2} if "resolve" in tasks else {})
-    return result
-
-
 def outcomes(processed: Processed) -> list[str]:
     assert processed.rejected == []
     return [receipt["outcome"] for receipt in processed.receipts]
@@ -103,8 +95,12 @@ def outcomes(processed: Processed) -> list[str]:
 def test_result_events_apply_once_and_not_after_deletion(
     run: Callable[..., Processed], task: str, count: int, outcome: str
 ) -> None:
-    fields: dict[str, Any] = {"category": "homes"} if task == "summarise_category" else {}
-    events = enriched([task], **fields).events
+    known = ShownEntity(key="entity:anna silva", name="Anna Silva")
+    beside: dict[str, Any] = {"category": "homes"} if task == "summarise_category" else {}
+    wanted = request([task], PORTO, similar=[LISBON], recent=[LISBON], entities=[known], **beside)
+    (result,) = results([wanted], Scripted(**SAID), Vectors(), {"homes": ""})
+    assert (result.failures, result.refused) == ([], {"no_evidence": 2} if task == "resolve" else {})
+    events = result.events
     assert len(events) == count
     assert outcomes(run(*TOLD, *events))[2:] == [outcome] * count
     assert {*outcomes(run(*events))} <= {"duplicate", "unchanged"}

@@ -91,13 +91,6 @@ def test_hostile_text_stays_within_its_markers(text: str) -> None:
         assert [*objects(prompt.schema)] == [*objects(plain.schema)]
 
 
-def data_of(prompt: Prompt) -> dict[str, object]:
-    begin, data, end = prompt.user.split("\n")
-    assert (begin, end) == (DATA, DATA_END)
-    found: dict[str, object] = json.loads(data)
-    return found
-
-
 @pytest.mark.parametrize("name_characters", [1, 500])
 def test_categories_that_are_offered_are_bounded(name_characters: int) -> None:
     many = {f"{n:04}".rjust(name_characters, "x"): "about " * 1_000 for n in range(1_000)}
@@ -111,7 +104,9 @@ def test_categories_that_are_offered_are_bounded(name_characters: int) -> None:
 
 def test_summaries_that_do_not_fit_are_left_out_whole() -> None:
     summaries = {"a": "x" * (model_calls.SUMMARIES_CHARACTERS - 10), "b": "y" * 10, "c": "z"}
-    assert data_of(sufficiency_prompt("What?", summaries))["summaries"] == {name: summaries[name] for name in "ab"}
+    begin, data, end = sufficiency_prompt("What?", summaries).user.split("\n")
+    assert (begin, end) == (DATA, DATA_END)
+    assert json.loads(data)["summaries"] == {name: summaries[name] for name in "ab"}
 
 
 @given(st.lists(st.text()), st.text())
