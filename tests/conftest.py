@@ -116,10 +116,8 @@ def cli(
 
 
 @pytest.fixture(scope="session")
-def starts() -> Iterator[Starts]:
-    yield fork_server()
-    fork_server().close()
-    fork_server.cache_clear()
+def starts() -> Starts:
+    return fork_server()
 
 
 @pytest.fixture

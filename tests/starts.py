@@ -3,6 +3,7 @@
 python starts.py SOCKET      the server: a request names script, arguments and environment
 """
 
+import atexit
 import functools
 import gc
 import os
@@ -127,8 +128,10 @@ class Starts:
 
 @functools.cache
 def fork_server() -> Starts:
-    """Return the fork server of this process; it ends with the process, as its socket is closed then."""
-    return Starts()
+    """Return the fork server of this process, which ends with the process."""
+    server = Starts()
+    atexit.register(server.close)
+    return server
 
 
 def serve(requests: socket.socket) -> dict[str, Any]:
