@@ -178,9 +178,8 @@ def _is_episode(one: dict[str, Any]) -> bool:
 def _read_zep(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     start = first_objects(source.start(_FIRST_BYTES))
     list_names = [name for name in _ZEP_LISTS if any(name in one for one in start)]
-    thread = {}
-    if any("messages" in one for one in start):  # the owner may follow any number of messages
-        thread = members(source, without="messages")
+    # The owner may follow any number of messages.
+    thread = members(source, without="messages") if any("messages" in one for one in start) else {}
     if list_names and not any("thread_id" in one or "session_id" in one for one in start):
         entities = dict(_entity_names(source))
         for name in ("episodes", "messages", *_THREAD_LISTS, *_FACT_LISTS):  # messages before the facts about them
