@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import date, datetime, time, tzinfo
 from decimal import Decimal
 from itertools import chain, islice
-from math import isinf
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, cast
 
@@ -18,7 +17,7 @@ from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs import owners
 from recallflow.connectors.logs.chat_json import Conversations, messages_field
 from recallflow.connectors.logs.documents import first_objects, is_document, parsed, records
-from recallflow.connectors.logs.log_format import EVENT_BYTES, ImportScope, LogFormat, broken
+from recallflow.connectors.logs.log_format import EVENT_BYTES, ImportScope, LogFormat, broken, list_of
 from recallflow.connectors.logs.sources import LogFile, LogHead
 from recallflow.errors import UsageError
 from recallflow.fields import wire_time
@@ -48,6 +47,7 @@ _JSON_FIELDS = ("metadata", "entities", "relations", "derived_from")  # written 
 # (limit, factor to milliseconds) of times below the limit: seconds until the year 5138, milliseconds, microseconds.
 _TIME_UNITS = ((1e11, 1e3), (1e14, 1.0), (1e17, 1e-3))
 _NANOSECOND_MS = 1e-6
+_NO_TIME = 1e24  # such a number is refused as a text, because its milliseconds exceed the integers of JSON
 _NUMBER = re.compile(r"-?\d{9,20}(\.\d+)?")  # an epoch in a column of texts
 _COLUMNS_MAX = 100  # limit of the columns that the dry run lists: each row may have others
 _SAMPLE_ROWS = 100
@@ -115,7 +115,7 @@ class TableReader:
             element["user_id"] = owners.identifier_text(element.get("user_id", default))
         if isinstance(role := element.get("role"), str):
             element["role"] = owners.ROLES.get(role.strip().casefold(), role)
-        if element.get("type") in EVENT_TYPES:  # an event that `export` wrote
+        if isinstance(kind := element.get("type"), str) and kind in EVENT_TYPES:  # an event that `export` wrote
             yield scope.encode_event(_exported_event(element))
             return
         if messages_field(element) is None:
@@ -127,7 +127,9 @@ def _exported_event(element: Row) -> Row:
     for field in _JSON_FIELDS:
         if isinstance(text := element.get(field), str):
             element[field] = parsed(text.encode())
-    return element | dict.fromkeys(element.pop("cleared", ()))
+    cleared = {name: None for name in list_of(element, "cleared") if isinstance(name, str)}
+    element.pop("cleared", None)
+    return element | cleared
 
 
 def mapped(names: Sequence[str], columns: Columns, sample: Sequence[Row] = (), *, owned: bool = True) -> dict[str, str]:
@@ -193,8 +195,8 @@ def _event_time(value: object, zone: tzinfo) -> object:
         return value if moment.tzinfo else moment.replace(tzinfo=zone).isoformat()
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
-    if isinf(value):
-        return str(value)  # refused
+    if abs(value) >= _NO_TIME:
+        return str(value)
     factor = next((factor for limit, factor in _TIME_UNITS if abs(value) < limit), _NANOSECOND_MS)
     return wire_time(round(value * factor)) if factor == _TIME_UNITS[0][1] else round(value * factor)
 

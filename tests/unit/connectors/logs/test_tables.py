@@ -10,10 +10,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recallflow.connectors.logs.log_format import ImportScope
 from recallflow.connectors.logs.registry import Registry
 from recallflow.connectors.logs.sources import open_source
+from recallflow.connectors.logs.tables import TableReader, mapped
 from recallflow.errors import UsageError
 from recallflow.parsing import parse
 from tests.unit.connectors.logs.reading import Kept, ms, read, times
@@ -94,13 +97,24 @@ def test_missing_and_infinite_numbers_are_no_times(tmp_path: Path) -> None:
     assert ("timestamp" in missing, infinite["timestamp"]) == (False, "inf")
 
 
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.sampled_from(["memory", "7", "{"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["role", "content"]), inner),
+)
+COLUMNS = ("content", "type", "timestamp", "id", "session_id", "user_id", "messages", "metadata", "cleared", "entities")
+
+
+@given(row=st.dictionaries(st.sampled_from(COLUMNS), VALUES), given_user=st.booleans())
+def test_rows_of_any_values_become_events(row: dict[str, Any], given_user: bool) -> None:
+    table = TableReader("t", ImportScope(user_given=given_user), {})
+    for event in table.events(row, mapped([*row], {}, [row]), 1):
+        assert isinstance(orjson.loads(event), dict)
+
+
 def test_a_day_and_seconds_since_1970_are_times(tmp_path: Path) -> None:
-    for column, at in (
-        (pa.array([date(2024, 3, 1)]), 1_709_251_200_000),
-        (pa.array([1_709_251_200]), 1_709_251_200_000),
-    ):
+    for column in (pa.array([date(2024, 3, 1)]), pa.array([1_709_251_200])):
         (event,) = rows_of(table_file(tmp_path / "t.parquet", pa.table({"content": ["x"], "date": column})))
-        assert parse(orjson.dumps(event)).timestamp == at
+        assert parse(orjson.dumps(event)).timestamp == 1_709_251_200_000
 
 
 def test_conversations_in_a_column_are_messages(tmp_path: Path) -> None:
