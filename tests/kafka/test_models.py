@@ -304,8 +304,7 @@ def own(topics: Names) -> TopicNames:
     return TopicNames(**named)
 
 
-@pytest.fixture
-def _as_on_the_page(
+def test_first_run_of_the_page_finds_facts(
     broker: Cluster, llm_server: LlmServer, own: TopicNames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Work in a folder with the package, as in a checkout, and the settings of the page."""
@@ -318,12 +317,6 @@ def _as_on_the_page(
     (tmp_path / "recallflow.toml").write_text(f"{chosen}\n[topics]\n{named}")
     monkeypatch.setenv("RECALLFLOW_LLM_KEY", "secret")
     monkeypatch.setenv("RECALLFLOW_CONFIG", "recallflow.toml")
-
-
-@pytest.mark.usefixtures("_as_on_the_page")
-def test_first_run_of_the_page_finds_facts(
-    broker: Cluster, llm_server: LlmServer, own: TopicNames, tmp_path: Path
-) -> None:
     llm_server.answer("facts", facts)
     commands = [shlex.split(line)[1:] for line in block("sh").splitlines() if line.startswith("recallflow ")]
     create, run, enrich, replay = ([word for word in words if word != "&"] for words in commands)

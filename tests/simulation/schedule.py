@@ -58,10 +58,6 @@ INPUTS = (TOPICS.memory, TOPICS.queries)
 Owner = tuple[str, str]
 
 
-class Violation(AssertionError):
-    """An invariant that a schedule broke."""
-
-
 @dataclass(frozen=True)
 class Action:
     """One thing that happens in a schedule. `value`: a duration in seconds, a probability, or a number of records."""
