@@ -45,22 +45,19 @@ def run(*words: str | Path) -> None:
     assert main([str(word) for word in words]) == 0
 
 
-def use_commands(root: Path) -> None:
-    state, log, control = root / "made" / "state", root / "log.jsonl", root / "control.jsonl"
-    log.touch(0o600)
-    log.write_bytes(LINE + b"\n{}\n")
-    main(["replay", str(log), "--embedded", "--create", "--state-dir", str(state), "--rejects", str(root / "rejects")])
-    run("remember", "tea", "--state-dir", root / "second", "--create")
-    run("state", "checkpoint", root / "copy", "--state-dir", state)
-    run("state", "restore", root / "copy", "--state-dir", root / "restored")
-    run("state", "split", root / "second", "--into", f"{root / 'left'}:0-0", f"{root / 'right'}:1-1")
-    run("export", "acme", "ann", "--state-dir", root / "restored", "--out", root / "ann.jsonl")
-    run("quota", "set", "acme", "memories_per_user", "5", "--control", control)
-
-
 @pytest.mark.slow
 def test_everything_that_commands_create_is_private(tmp_path: Path) -> None:
-    use_commands(tmp_path)
+    state, log, control = tmp_path / "made" / "state", tmp_path / "log.jsonl", tmp_path / "control.jsonl"
+    log.touch(0o600)
+    log.write_bytes(LINE + b"\n{}\n")
+    rejects = str(tmp_path / "rejects")
+    main(["replay", str(log), "--embedded", "--create", "--state-dir", str(state), "--rejects", rejects])
+    run("remember", "tea", "--state-dir", tmp_path / "second", "--create")
+    run("state", "checkpoint", tmp_path / "copy", "--state-dir", state)
+    run("state", "restore", tmp_path / "copy", "--state-dir", tmp_path / "restored")
+    run("state", "split", tmp_path / "second", "--into", f"{tmp_path / 'left'}:0-0", f"{tmp_path / 'right'}:1-1")
+    run("export", "acme", "ann", "--state-dir", tmp_path / "restored", "--out", tmp_path / "ann.jsonl")
+    run("quota", "set", "acme", "memories_per_user", "5", "--control", control)
     assert len([*tmp_path.rglob("*")]) > 100
     assert wide(tmp_path) == []
 
