@@ -187,7 +187,7 @@ class OnnxEmbedder(ModelTokenCounter):
         return sorted(word for word in plain if word.isalpha() and len(word) >= _MIN_WORD_CHARACTERS)
 
     def _run(self, prompt: str, text: str) -> tuple[Matrix, Matrix, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return vector, last layer (tokens, dimension), token ids, and a mask of the tokens outside of the prompt."""
+        """Return vector, last layer (tokens, dimension), token ids, and a mask of the text's own tokens."""
         encoded = self._tokenizer.encode(prompt + text)
         tokens = np.array(encoded.ids, np.int64)
         own = np.array([end > len(prompt) for _, end in encoded.offsets], np.bool_)
@@ -280,7 +280,7 @@ def load_folder(path: Path) -> OnnxEmbedder:
 
 
 def _fastembed(name: str, folder: Path | None) -> Any:
-    """Return fastembed's model; its `model` has a session, `model`, and a tokenizer."""
+    """Return fastembed's model. Its `model` has the attributes `model`, the ONNX session, and `tokenizer`."""
     try:
         from fastembed import TextEmbedding
     except ImportError:
@@ -316,9 +316,9 @@ def unit(rows: Matrix) -> Matrix:
 
 
 def directions(rows: Matrix, count: int) -> tuple[Matrix, float]:
-    """Return (dimension, count) principal directions of unit rows about 0, and their share of all squares."""
+    """Return (dimension, count) principal directions of unit rows, not centred, and their share of all squares' sum."""
     _, singular, vectors = np.linalg.svd(rows.astype(np.float64), full_matrices=False)
-    # A direction and its opposite are equally good: the largest number of each is positive.
+    # A direction and its opposite are equally good: choose the one whose component of largest magnitude is positive.
     signs = np.sign(vectors[np.arange(len(vectors)), np.abs(vectors).argmax(axis=1)])
     kept = (vectors * signs[:, None])[:count].T.astype(np.float32)
     return kept, float((singular[:count] ** 2).sum() / (singular**2).sum())

@@ -56,7 +56,7 @@ def engine_process() -> Iterator[None]:
 
 @contextlib.contextmanager
 def garbage_collection_between_batches() -> Iterator[None]:
-    """Restrict garbage collection to calls of `collect_due_garbage`, and to objects created later."""
+    """Collect garbage in `collect_due_garbage`, seldom elsewhere, and only among objects created later."""
     previous = gc.get_threshold()
     gc.set_threshold(_THRESHOLD_WITHIN_BATCH, *previous[1:])
     gc.freeze()  # loaded modules stay alive, and a scan of them takes 50 ms

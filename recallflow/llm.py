@@ -102,7 +102,8 @@ class EmbeddingService(Protocol):
 class RemoteEmbedder(Protocol):
     """Optional interface of an embedder: a model behind an API, with the name and dimension of its `service`. No event
     waits for the service: a memory is stored without a vector, which a later `memory.embedding` event adds. Question
-    vectors come from the service. `embed` uses a copy of the model in this process, or raises EmbedderError."""
+    vectors come from the service. The embedder's own `embed` uses a copy of the model in this process, or raises
+    EmbedderError."""
 
     @property
     def service(self) -> EmbeddingService:

@@ -57,7 +57,7 @@ def arriving_folder(path: Path, number: int) -> Path:
 
 
 def read_secret(folder: Path) -> StoredSecret | None:
-    """Return the secret in a partition's folder, or None if it uses the directory's. Raise StateError."""
+    """Return the secret in a partition's folder, or None if it uses the directory's. Raise StorageError."""
     try:
         return StoredSecret.of(read_checked(folder / OWN_KEY_FILE))
     except (FileNotFoundError, NotADirectoryError):
@@ -115,7 +115,7 @@ def remove_leftovers(path: Path) -> None:
 
 
 def mark_moving(folder: Path, target: Path) -> None:
-    """Mark a folder whose copy moves to another directory: it must not be opened before its removal."""
+    """Mark a folder whose copy moves to another directory: it must not be opened any more."""
     write_checked(folder / MOVING, {"to": str(target.resolve())})
 
 

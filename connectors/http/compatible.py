@@ -21,7 +21,7 @@ from recallflow.parsing import parse
 from recallflow.responses import MemoryPage, QueryFailed, Receipt
 
 _SCHEMES = (b"token ", b"api-key ")  # prefixes of API keys of mem0 and Zep in the Authorization header
-PAGED_MEMORIES_MAX = 20_000  # page numbers end at this memory, because each page reads all earlier ones
+PAGED_MEMORIES_MAX = 20_000  # of an owner, readable by page number: each page reads all earlier ones
 EVERYTHING = {"older_than": format_time(EPOCH_MS_MAX)}  # filter of memories to forget
 Operation = Callable[[Any], Awaitable[Any]]
 Operations = Sequence[tuple[str, Operation, type[BaseModel]]]  # methods and paths, and the model of URL parameters

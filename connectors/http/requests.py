@@ -231,7 +231,7 @@ class CheckedRoute(APIRoute):
     """Route with decoded path segments. It refuses invalid UTF-8, repeated parameters, and parameters that its
     description lacks, which may be misspelt. A route without a description checks the names itself."""
 
-    message_field: str | None = None  # field of an error response that repeats the message, for another product
+    message_field: str | None = None  # field for the message in error responses, as other products name it
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()

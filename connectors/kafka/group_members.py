@@ -69,8 +69,8 @@ def static_members(options: KafkaOptions, name: str) -> dict[str, str]:
 
 
 def check_alone(options: KafkaOptions, name: str, own: Collection[int]) -> None:
-    """Raise UsageError if another member owns some of our partitions by hand, and SourceError. Call it after joining:
-    of two members that join at the same time, at least one finds the other then."""
+    """Raise UsageError if another member owns some of our partitions by hand, SourceError if the brokers do not
+    tell. Call it after joining: of two members that join at the same time, at least one finds the other then."""
     if other := overlapping(own, static_members(options, name)):
         problem = f"another process owns partitions {other}: they overlap with --own {ranges_of(own)}"
         raise UsageError(f"deployment {name}: {problem}")

@@ -43,7 +43,7 @@ class Lease:
     def __init__(self, session_s: float, clock_s: Callable[[], float] = boottime_s) -> None:
         self.clock_s, self.session_s = clock_s, session_s
         margin_s = max(MARGIN_MIN_S, session_s / 9)
-        # For `outage_s`, an output may wait for unavailable brokers.
+        # An output may wait for unavailable brokers for `outage_s`.
         self.outage_s, self.renew_s = session_s - margin_s, margin_s / RENEWALS
         self._until_s: float | None = None
 
@@ -61,7 +61,7 @@ class Lease:
 
     @property
     def may_send(self) -> bool:
-        """Return whether a record that the producer queues now expires before another member can own its partition."""
+        """Return whether a record, if queued now, expires before another member can own its partition."""
         return self.seconds_left() > self.outage_s
 
     @property

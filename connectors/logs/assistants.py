@@ -186,7 +186,7 @@ def _account_names(source: LogFile) -> Iterator[tuple[str, str]]:
     for file in source.members:
         if log.file_name(file.name) == "users.json":
             for one in map(log.parse, elements(file)):
-                if name := log.author_name(log.field_of(one, "email_address"), log.field_of(one, "full_name")):
+                if name := log.valid_name(log.field_of(one, "email_address"), log.field_of(one, "full_name")):
                     yield log.as_text(one.get("uuid")), name
 
 

@@ -113,7 +113,7 @@ class ImportScope:
 
     def leave_out(self, reason: str, count: int = 1) -> tuple[()]:
         """Count an omitted message, and return no events. A log may contain any reasons: limit their number."""
-        shortened = author_name(reason[:_REASON_CHARACTERS]) or "without a reason"
+        shortened = valid_name(reason[:_REASON_CHARACTERS]) or "without a reason"
         has_room = shortened in self.skipped or len(self.skipped) < _REASONS_MAX
         if count:
             self.skipped[shortened if has_room else "for other reasons"] += count
@@ -129,7 +129,7 @@ class LogFormat(NamedTuple):
     title: str
     recognises: Callable[[LogHead], bool]
     read: Callable[[LogFile, ImportScope], Iterator[bytes]]
-    fields: tuple[str, ...] = ()  # JSON names that show the nearest format of an unknown log
+    fields: tuple[str, ...] = ()  # JSON names by which an error suggests the nearest format
 
 
 def _cut(value: Any, levels: int) -> Any:
@@ -157,7 +157,7 @@ def _excerpt(value: object) -> str:
 
 
 def parse(text: bytes) -> Any:
-    """Parse JSON with replacement characters for invalid UTF-8 and lone surrogates; return other text as bytes."""
+    """Parse JSON, with replacement characters for invalid UTF-8; return other text as bytes."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -198,8 +198,8 @@ def valid_id(text: object) -> str:
     return f"{valid[: _ID_CHARACTERS - 33]}~{digest}"
 
 
-def author_name(*texts: object) -> str | None:
-    """Return the first text that is not empty as a valid author name; None without one."""
+def valid_name(*texts: object) -> str | None:
+    """Return the first text that is not empty as a valid name; None without one."""
     for text in (_without_surrogates(text) for text in texts if isinstance(text, str)):
         if name := " ".join(_CONTROL.sub(" ", _INVISIBLE.sub("", text)).split()):
             return name[:_NAME_CHARACTERS]

@@ -100,7 +100,7 @@ def mail_events(mail: bytes, scope: ImportScope, where: str) -> Iterable[bytes]:
         role="user",
         content="\n\n".join(filter(None, (subject if shows_subject else "", text))),
         time=time,
-        name=log.author_name(name, address, sender),
+        name=log.valid_name(name, address, sender),
         metadata={"source": "mbox", "subject": subject[:500], "from": address[:500]},
     )
 
@@ -157,7 +157,7 @@ def _text(part: Message) -> str:
 def _files(mail: Message) -> Iterator[str]:
     for part in _parts(mail):
         with suppress(HeaderParseError, LookupError, ValueError, TypeError):
-            if name := log.author_name(part.get_filename()):
+            if name := log.valid_name(part.get_filename()):
                 yield f"[file: {name}]"
 
 

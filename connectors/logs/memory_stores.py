@@ -208,7 +208,7 @@ def _numbered_values(source: LogFile, *path: str) -> Iterator[tuple[int, Any]]:
 def _entity_names(source: LogFile) -> Iterator[tuple[str, str]]:
     """Yield the id and the name of each entity, because edges contain ids."""
     for _, node in _numbered_values(source, "nodes"):
-        if isinstance(node, dict) and (name := log.author_name(node.get("name"))):
+        if isinstance(node, dict) and (name := log.valid_name(node.get("name"))):
             yield log.as_text(node.get("uuid")), name
 
 
@@ -247,7 +247,7 @@ def _owner(record: dict[str, Any], scope: ImportScope) -> str:
         return scope.user_id
     roles = owners.field_roles(record)
     names = (*(name for name in _OWNER_FIELDS if name in record), *roles.owners)
-    if (key := owners.first_named(record, names)) is not None and (owner := log.author_name(log.as_text(record[key]))):
+    if (key := owners.first_named(record, names)) is not None and (owner := log.valid_name(log.as_text(record[key]))):
         return log.valid_id(owner)
     if unclear := [name for name in roles.people if record[name]]:
         raise UsageError(f"{', '.join(unclear)} of a record may be its owner: name it user_id, or give --user NAME")
@@ -269,7 +269,7 @@ def _zep_message(message: Any, session: str, owner: str, scope: ImportScope, whe
         role=_role(role_type or role),
         content=content,
         time=log.time_text(message.get("created_at")),
-        name=log.author_name(message.get("name"), other_name),
+        name=log.valid_name(message.get("name"), other_name),
         metadata={"source": "zep"},
     )
 
@@ -284,10 +284,10 @@ def fact_events(edge: dict[str, Any], entities: Mapping[str, str], scope: Import
     created, begins, ends = (log.time_text(edge.get(name)) for name in ("created_at", "valid_at", "invalid_at"))
     ends = ends or log.time_text(edge.get("expired_at"))
     source, target = (
-        log.author_name(edge.get(f"{end}_node_name")) or entities.get(log.as_text(edge.get(f"{end}_node_uuid")))
+        log.valid_name(edge.get(f"{end}_node_name")) or entities.get(log.as_text(edge.get(f"{end}_node_uuid")))
         for end in ("source", "target")
     )
-    relation = {"source": source, "type": log.author_name(edge.get("name")) or "relates_to", "target": target}
+    relation = {"source": source, "type": log.valid_name(edge.get("name")) or "relates_to", "target": target}
     begin = {} if begins is None else {"valid_from": begins}
     event = {"type": "memory", "id": memory_id, "kind": "fact", "content": edge.get("fact"), **begin}
     if source and target:
@@ -312,7 +312,7 @@ def _episode_events(episode: dict[str, Any], scope: ImportScope, where: str) -> 
         event = {"type": "memory", "id": log.valid_id(key), "kind": kind[:100], "content": content}
         return [scope.encode_owned_event(owner, event, time)]
     spoken = _SPEAKER_AND_TEXT.fullmatch(content) if episode.get("role") is None else None
-    name = log.author_name(spoken["name"] if spoken else episode.get("role"))
+    name = log.valid_name(spoken["name"] if spoken else episode.get("role"))
     has_session = episode.get("thread_id") or episode.get("session_id")
     role = _role(episode.get("role_type") or (name if name in ("assistant", "system", "tool") else "user"))
     return scope.message_events(

@@ -68,7 +68,7 @@ def _repeated_names(file: LogFile, paths: list[tuple[str, ...]]) -> frozenset[st
     shared, people = set[str](), set[str]()
     for path in paths:
         for chat, text in elements_with_fields(file, *path[:-2], "id"):
-            if name := log.author_name(chat.get("name")):
+            if name := log.valid_name(chat.get("name")):
                 chat_id = log.as_text(log.parse(text))
                 shared |= {name} if ids.setdefault(name, chat_id) != chat_id else set()
                 people |= set() if chat.get("type") in _GROUP_TYPES else {name}
@@ -116,7 +116,7 @@ def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: Impo
         role="assistant" if is_bot else "user",
         content=text,
         time=time,
-        name=log.author_name(message.get("from"), f"deleted account {log.as_text(message.get('from_id'))}"),
+        name=log.valid_name(message.get("from"), f"deleted account {log.as_text(message.get('from_id'))}"),
         metadata={"source": "telegram", **reply_to},
         edited=None if edited is None else (str(edited), edited),
     )
@@ -126,7 +126,7 @@ def _chat_owner(chat: dict[str, Any], repeated_names: Set[str], scope: ImportSco
     """Return the owner: the account, or the chat by name, with its id for a repeated name; empty without both."""
     if scope.user_given or chat.get("type") in _ACCOUNT_TYPES:
         return scope.user_id
-    name, chat_id = log.author_name(chat.get("name")), log.as_text(chat.get("id"))
+    name, chat_id = log.valid_name(chat.get("name")), log.as_text(chat.get("id"))
     if name is None:
         return log.valid_id(f"chat {chat_id}") if chat_id else ""
     # The owner of a group has no id in its name, because the id changes when the group becomes a supergroup.
@@ -147,7 +147,7 @@ def _telegram_time(message: dict[str, Any], field: str, scope: ImportScope) -> i
 
 def _telegram_text(message: dict[str, Any]) -> str:
     text = "\n".join(filter(None, (*_attachments(message), _joined_text(message.get("text")))))
-    forwarded = log.author_name(message.get("forwarded_from"))
+    forwarded = log.valid_name(message.get("forwarded_from"))
     return f"[forwarded from {forwarded[:_FORWARD_CHARACTERS]}]\n{text}" if text and forwarded else text
 
 
@@ -397,7 +397,7 @@ def _whatsapp_events(
 
 def _name_of_person(written: str) -> str | None:
     """Return a name without the tilde of self-chosen names: `~ Bob` and `Bob` are one person."""
-    return log.author_name(_TILDE.sub("", log.author_name(written) or ""))
+    return log.valid_name(_TILDE.sub("", log.valid_name(written) or ""))
 
 
 def _whatsapp_text(text: str, is_ios: bool) -> tuple[str, str | None]:

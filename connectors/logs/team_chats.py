@@ -86,14 +86,14 @@ def _display_names(files: Iterator[LogFile]) -> Iterator[tuple[str, str]]:
 
 
 def _display_name(user: object) -> str | None:
-    return log.author_name(*(log.field_of(user, field) for field in ("display_name", "real_name", "name")))
+    return log.valid_name(*(log.field_of(user, field) for field in ("display_name", "real_name", "name")))
 
 
 def _channels(files: Iterator[LogFile], people: Mapping[str, str]) -> Iterator[tuple[str, _Channel]]:
     """Yield folder and channel. A direct message is named after its users; its id is added if that name repeats."""
     direct: dict[str, str] = {}
     for key, one in _objects_by_id(files):
-        if name := log.author_name(one.get("name")):
+        if name := log.valid_name(one.get("name")):
             yield name, _Channel(key, name)
         else:
             users = sorted(people.get(user, user) for user in map(log.as_text, log.list_of(one, "members")))
@@ -140,9 +140,9 @@ def _slack_author(message: dict[str, Any], people: Mapping[str, str]) -> str | N
     return (
         people.get(user)
         or _display_name(message.get("user_profile"))
-        or log.author_name(message.get("username"))
+        or log.valid_name(message.get("username"))
         or _display_name(message.get("bot_profile"))
-        or log.author_name(user, message.get("bot_id"))
+        or log.valid_name(user, message.get("bot_id"))
     )
 
 
@@ -225,12 +225,12 @@ DISCORD = LogFormat(
 
 def _discord_owner(guild: dict[str, Any], channel: dict[str, Any]) -> str:
     """Return the owner of a channel: guild and channel. A direct message also has its id, because names may repeat."""
-    name, channel_id = log.author_name(channel.get("name")) or "channel", log.as_text(channel.get("id"))
+    name, channel_id = log.valid_name(channel.get("name")) or "channel", log.as_text(channel.get("id"))
     if log.as_text(guild.get("id")) in ("0", ""):
         return log.valid_id(f"dm {name} {channel_id}".strip())
     if "Thread" in log.as_text(channel.get("type")):
-        name = log.author_name(channel.get("category")) or name
-    return log.valid_id(f"{log.author_name(guild.get('name')) or log.as_text(guild.get('id'))} #{name}")
+        name = log.valid_name(channel.get("category")) or name
+    return log.valid_id(f"{log.valid_name(guild.get('name')) or log.as_text(guild.get('id'))} #{name}")
 
 
 def discord_message(
@@ -260,7 +260,7 @@ def discord_message(
         role="assistant" if log.field_of(sender, "isBot") is True else "user",
         content=text,
         time=time,
-        name=log.author_name(*senders),
+        name=log.valid_name(*senders),
         metadata={"source": "discord", **names, **reply},
         edited=None if edited is None else (edited, edited),
     )
@@ -275,6 +275,6 @@ def _discord_text(message: dict[str, Any]) -> str:
         for embed in log.list_of(message, "embeds"):
             texts += [text for field in ("title", "description") if isinstance(text := log.field_of(embed, field), str)]
     for kind, field, label in (("attachments", "fileName", "file:"), ("stickers", "name", "sticker")):
-        names = (log.author_name(log.field_of(one, field)) for one in log.list_of(message, kind))
+        names = (log.valid_name(log.field_of(one, field)) for one in log.list_of(message, kind))
         texts += [f"[{label} {name}]" for name in names if name]
     return "\n".join(filter(None, texts))

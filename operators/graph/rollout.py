@@ -46,7 +46,7 @@ class AppliedExpansion(NamedTuple):
 
     @property
     def ran(self) -> bool:
-        """Whether the graph was traversed, applied or not."""
+        """Whether the rollout and the quality gate let the graph expand the answer, or measure its expansion."""
         return self.fallback not in ("feature_flag_disabled", "rollout_off", "rollout_guardrail")
 
 
@@ -85,7 +85,7 @@ class Expansions:
                 applied = AppliedExpansion((), "graph_expansion_error", (warning,))
             else:
                 outcome = "late" if is_late() else "expanded"
-                counts = {"reached": expansion.considered, "worked_out": expansion.derived_only}
+                counts = {"reached": expansion.considered, "derived_only": expansion.derived_only}
                 routing = {**counts, "caps": expansion.caps.counts()}
                 applied = AppliedExpansion(expansion.items, None, (), routing)
         blocked = quality_gate.blocks(self.verdict_at(tenant_id, at_ms))

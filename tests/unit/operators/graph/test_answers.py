@@ -95,9 +95,9 @@ def test_derived_edge_alone_adds_nothing_and_is_reported() -> None:
     answers = run_flow([*told, *asked, linked, given, ask("Who saw the blue kite?", k=1)], decisions=rolled_out())
     *before, after = answers.responses
     assert [ids(answer) for answer in before] == [["m0"], ["m0"]]
-    assert [answer["routing_info"]["graph"] for answer in before] == [{"reached": 3, "worked_out": 3, "caps": {}}] * 2
+    assert [answer["routing_info"]["graph"] for answer in before] == [{"reached": 3, "derived_only": 3, "caps": {}}] * 2
     assert ids(after) == ["m0", "m3"]
-    assert after["routing_info"]["graph"]["worked_out"] == 2
+    assert after["routing_info"]["graph"]["derived_only"] == 2
 
 
 def test_added_memories_have_their_own_relevance(memories: list[dict[str, Any]]) -> None:
