@@ -229,7 +229,7 @@ class TopicNames:
         return dict(zip(("--memory-topic", "--query-topic", "--control-topic"), self.read_topics(), strict=True))
 
     def outputs(self) -> tuple[str, ...]:
-        """Return the topics that only the main flow writes."""
+        """Return the topics that the main flow writes and does not read."""
         audit = [] if self.audit is None else [self.audit]
         return (self.responses, self.receipts, self.dead_letters, *audit, *self.replies)
 
@@ -250,7 +250,7 @@ class TopicNames:
         return self.results, self.memory, self.receipts, self.dead_letters
 
     def parse_skips(self, texts: Iterable[str]) -> frozenset[Position]:
-        """Parse positions to skip. Raise UsageError for positions outside of the input topics."""
+        """Parse positions to skip. Raise UsageError for positions outside of the memory and query topics."""
         found = []
         for text in texts:
             if not _POSITION.fullmatch(text):

@@ -80,12 +80,12 @@ CHANNELS = (
 # Headers of every record that the engine writes, and further headers of a dead letter.
 IDENTITY = {
     "recallflow-source": "position (topic:partition:offset) of the record that this one comes from",
-    "recallflow-output": "index among the outputs of that record; both headers identify a record",
+    "recallflow-output": "index among the outputs of that record; the two headers together identify this record",
 }
 REASON = {
     "error.code": "reason of the refusal",
     "error.detail": "every wrong field, for a person",
-    "error.fields": "the same in JSON, a list of [field, problem]; only the first of very many",
+    "error.fields": "the same in JSON, a list of [field, problem], cut off if there are very many",
     "error.step": "the step that refused it",
     "error.source": "position of the refused record",
     "error.time": "append time of the refused record, in epoch milliseconds",

@@ -69,7 +69,8 @@ class IndexColumns:
         return sum(column.nbytes for column in self._columns.values())
 
     def extend(self, values: Mapping[str, npt.ArrayLike], count: int, names: Ints | None = None) -> None:
-        """Append columns; a single value means all are equal. `names` maps string numbers to this index's."""
+        """Append columns; a single value means all are equal. `names` maps the values' numbers of strings to
+        those of this index."""
         for name, column in self._columns.items():
             column.extend(values[name], count, names if name in STRING_COLUMNS else None)
 

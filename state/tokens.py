@@ -45,7 +45,7 @@ class TokenIndex:
         self._flat = GrowingArray(np.int8)
         self._starts = GrowingArray(np.int64)
         self._sizes = GrowingArray(np.int64)
-        self._passages: dict[int, Ints] = {}  # rows of each passage, of slots that have several
+        self._passages: dict[int, Ints] = {}  # number of rows of each passage, for slots with several passages
         self.dimension = 0  # numbers per token vector; 0 without token vectors
 
     @property
@@ -83,7 +83,7 @@ class TokenIndex:
 
     def closest(self, question: Matrix, slots: Ints, weights: Column) -> Matrix:
         """Return (tokens, slots): the inner product, at least 0, of each `question` token, (tokens, numbers), with the
-        closest token of a slot's best passage. That has the highest sum of products times `weights`, (tokens,)."""
+        closest token of a slot's best passage, which has the highest sum of products times `weights`, (tokens,)."""
         best = np.zeros((len(question), len(slots)), np.float32)
         self._read_deferred(slots)
         sizes = self._sizes.view[slots]

@@ -30,7 +30,7 @@ LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _MISDIRECTED = ErrorBody(
     code="misdirected",
     message="host: this server listens on this machine only, and accepts the hosts localhost, 127.0.0.1, [::1] and its "
-    "--host; send one of them, also from a proxy",
+    "--host; send one of them in the Host header, and configure proxies to do so",
 )
 PROBES = ("/livez", "/readyz", "/metrics")  # answered under any load
 _BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -74,7 +74,7 @@ def _without_port(host: str) -> str:
 
 HEADERS_BYTES = 64 * 1024  # size limit of the request line and headers
 HEADERS_S = 10.0  # time limit for complete headers, and of an idle connection without an admitted request
-KEEP_ALIVE_S = 75  # more than the minute of most proxies, whose next request must not meet a closed connection
+KEEP_ALIVE_S = 75  # longer than the minute of most proxies: they must not reuse a connection that is closed
 UNREAD_S = 30.0  # total time that a client may leave a response unread
 READ_BYTES_PER_S = 16 * 1024  # a client that reads a long response at least this fast has more time
 DRAINED_BYTES = 48 * 1024  # a client has read this many when writing resumes: the distance of uvloop's water marks
@@ -263,7 +263,7 @@ class RequestMetrics:
 
 
 class ConcurrencyLimit:
-    """ASGI middleware that refuses requests above a number in progress, and counts all. Probes are always answered."""
+    """ASGI middleware that refuses requests above a number in progress, and counts all. Probes pass without either."""
 
     def __init__(self, app: ASGIApp, limits: Limits, metrics: RequestMetrics) -> None:
         self._app, self._limits, self._metrics = app, limits, metrics

@@ -15,7 +15,7 @@ WhatsApp's export of a chat is `_chat.txt` (iOS) or `WhatsApp Chat with NAME.txt
 
     [31/12/2025, 23:59:58] Ann: Happy new year!            iOS
     31/12/2025, 23:59 - Ann: Happy new year!               Android
-    12/31/25, 11:59 PM - Ann created group "Trip"          a line of the program: without a name, or with a mark
+    12/31/25, 11:59 PM - Ann created group "Trip"          a line by WhatsApp: without a name, or with an invisible mark
 
 There are no ids and no zone. Days and months are in the phone's order, which the whole file or an option shows.
 Sources of the format: importers in public repositories (bolsozap, koftezz/whatsapp-chat-analyzer's issue 18 on edited
@@ -123,7 +123,8 @@ def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: Impo
 
 
 def _chat_owner(chat: dict[str, Any], repeated_names: Set[str], scope: ImportScope) -> str:
-    """Return the owner: the account, or the chat by name, with its id for a repeated name; empty without both."""
+    """Return the owner: the account; or the chat's name, with its id if the name is repeated; or its id.
+    Empty for a chat without name and id."""
     if scope.user_given or chat.get("type") in _ACCOUNT_TYPES:
         return scope.user_id
     name, chat_id = log.valid_name(chat.get("name")), log.as_text(chat.get("id"))
@@ -191,7 +192,8 @@ _ORDERS: tuple[log.DateOrder, ...] = get_args(log.DateOrder)
 
 class Dates:
     """Detector of the order of day, month and year in a file, whose lines are in time order. An order fits if every
-    date is valid and none lies over a day before that of an earlier line. Unless one order fits, an option decides."""
+    date is valid and none lies over a day before that of an earlier line. Without the
+    option `order`, exactly one must fit."""
 
     def __init__(self, name: str, order: log.DateOrder | None) -> None:
         self._name, self._order = name, order

@@ -194,7 +194,7 @@ def _add_edges(shown: _Page, after: EdgeCursor, limit: int) -> EdgeCursor | None
     """Add edges to a page. Return the cursor of its end; None after the last edge. Raise InvalidRecord."""
     store_id = shown.graph.store_id
     if after.store_id not in (b"", store_id):
-        problem = "the state was rebuilt since that page: leave it out, and start with the first page"
+        problem = "the state was rebuilt since that page: omit `after` to start with the first page"
         raise InvalidRecord.of("invalid_event", problem, "after")
     found = shown.graph.edges_after(after.name)
     edges: list[Edge] = []

@@ -135,7 +135,8 @@ class Models(AbstractContextManager["Models"]):
         except TimeoutError:
             failure = f"no result within {timeout_s:g} s"
         except Exception as error:  # noqa: BLE001 the query is answered after any error of a model
-            failure = str(error) or type(error).__name__
+            # The message of another error may quote a memory, or a key.
+            failure = str(error) if isinstance(error, RerankerError) else type(error).__name__
         return CallResult(reranker.name, self._ms_since(began_s), result, failure)
 
     async def _scores(self, reranker: llm.Reranker, question: str, texts: Sequence[str]) -> Sequence[float]:

@@ -189,7 +189,7 @@ def _with_values(row: EdgeRow, edge: GraphEdge, evidence: int | None, stated_ms:
 
 
 def _note_evidence(changes: GraphChanges, seq: int, memory_id: str, name: str) -> None:
-    """Store at a memory that an edge depends on it, as evidence or as the end of a derived edge."""
+    """Record in a memory's links that an edge depends on this memory, as evidence or as the end of a derived edge."""
     row = changes.links(seq) or LinksRow(memory_id, {}, [], [])
     if name not in row.evidence:
         if len(row.evidence) >= EVIDENCE_MAX:

@@ -1,5 +1,5 @@
-"""Fitted weights of relevance.py: of a feature, or of a feature and a setting, for each of `WEIGHT_KEYS`. Refit them with
-`python -m benchmarks.answerable`; do not edit them by hand."""
+"""Fitted weights of relevance.py: of a feature, or of a feature times a property of question or memories, for each of
+`WEIGHT_KEYS`. Refit them with `python -m benchmarks.answerable`; do not edit them by hand."""
 
 from collections.abc import Mapping
 from itertools import product

@@ -14,8 +14,8 @@ from recallflow.embedder import Kind
 from recallflow.state.arrays import Column
 from recallflow.state.index import OwnerIndex, cached_per_index
 
-# "pair": two people in a chat. "notes": one person alone, so that neighbours are not replies. "unspaced notes": notes
-# asked about in a script without spaces.
+# "pair": two people in a chat. "notes": one person alone, so that neighbours are not replies. "unspaced notes": notes,
+# for a question in a script without spaces.
 Chat = Literal["people", "pair", "assistant", "notes", "unspaced notes"]
 Weights = Mapping[str, float | Column]  # by column; (n,) if an owner's memories are of two kinds
 _KINDS: tuple[Kind, ...] = ("spelling", "static", "contextual", "blended")
@@ -48,7 +48,7 @@ _FITTED: Mapping[Chat, Mapping[str, tuple[float, float, float, float]]] = {
         "window": (0.0, 1.03, 1.13, 2.65),
         "around": (0.04, 0.03, 0.02, 0.02),
         "phrase": (1.12, 0.99, 0.91, 0.82),
-        # A word of the answered question, at half the weight of the answer's own words: the data has few cases.
+        # A word of the answered question counts half as much as in `own`. Chosen: the data has few cases.
         "borrowed": (1.0, 1.0, 1.0, 1.0),
         "length": (-0.5, -0.6, -0.44, -0.62),
         "assistant": (-2.37, -2.13, -2.19, -1.97),

@@ -42,8 +42,8 @@ def decide(options: argparse.Namespace, argument: str, event_type: str, fields: 
 
 
 def store_decision(options: argparse.Namespace, event_type: str, fields: Mapping[str, Any]) -> str:
-    """Send a decision with author and reason to the control topic, or append it to the file of --control, in force from
-    now on. Return where it is stored. Raise InvalidRecord."""
+    """Send a decision with author and reason to the control topic, or append it, with the current time, to the file of
+    --control. Return where it is stored. Raise InvalidRecord."""
     from recallflow.verbs.arguments import ClientScope
 
     fields = {**fields, **{name: text for name in ("by", "why") if (text := getattr(options, name)) is not None}}
@@ -204,7 +204,7 @@ def add_keys(commands: Commands) -> None:
     for name, (flag, metavar) in KEY_SCOPES.items():
         text = f"for these {name.replace('_', ' ')} only; may be repeated (default: all)"
         creating.add_argument(flag, dest=name, action="append", metavar=metavar, help=text)
-    revoking.add_argument("name", metavar="NAME", help="name of the key in `keys list`: 16 digits")
+    revoking.add_argument("name", metavar="NAME", help="name of the key in `keys list`: 16 hexadecimal digits")
     add_reasons(creating, revoking)
 
 
@@ -252,7 +252,7 @@ def _effective_from(options: argparse.Namespace) -> str:
 
     if options.control is not None:
         return f"from {DELAY_MS / 1_000:g} s after now, in engines started with that file"
-    return f"for records with an append time from {DELAY_MS / 1_000:g} s after now"
+    return f"for records appended at least {DELAY_MS / 1_000:g} s from now"
 
 
 def _key_line(fields: Mapping[str, Any]) -> str:

@@ -11,8 +11,9 @@ delete forgets it permanently. Puts and deletes return once they are applied, so
 item first, and raise NothingWritten if that query fails: repeat the call.
 
 The engine filters by `$eq` and `$ne` on texts, numbers and truth values; the store reads all items for other
-conditions. A query ranks up to 50 items; others follow without a score, newest first. TTLs, and searches and lists of
-namespaces across users, are refused. Simultaneous puts to a new key create two memories: a delete forgets both."""
+conditions. A query ranks up to 50 items; others follow without a score, newest first. TTLs are refused; so are
+searches, and lists of namespaces, of several users. Simultaneous puts to a new key create two memories: a delete
+forgets both."""
 
 import asyncio
 import hashlib
@@ -149,7 +150,8 @@ def _is_filterable(name: object, value: object) -> bool:
 
 
 def _text(value: Mapping[str, Any], paths: Sequence[str]) -> str:
-    """Return the indexed text of a value: the texts at the paths, or all texts if there are none, or else its JSON."""
+    """Return the indexed text of a value: the texts at the paths, or without paths all texts. Without a text,
+    return its JSON."""
     found = [text for path in paths for text in base.get_text_at_path(value, path)] if paths else [*_texts(value)]
     text = "\n".join(found)
     return text if text.strip() else json.dumps(value, ensure_ascii=False)

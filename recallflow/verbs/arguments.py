@@ -17,6 +17,7 @@ from recallflow.control import DEFAULT, Control
 from recallflow.errors import UsageError
 from recallflow.events import Event, MemoryEvent
 from recallflow.fields import nearest
+from recallflow.limits import PROBLEMS_MAX
 from recallflow.parsing import MAX_DEPTH, parse, parse_control, unknown_fields
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
@@ -131,9 +132,9 @@ def message_fields(message: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
 
 
 def check_sendable(event_type: str, fields: Mapping[str, Any]) -> None:
-    """Raise UsageError with every field that cannot be sent, and the reason."""
+    """Raise UsageError with the first 20 fields that cannot be sent, and the reasons."""
     if problems := [*_problems(fields, "", MAX_DEPTH)]:
-        raise UsageError(f"{event_type}: {'; '.join(problems[:20])}")
+        raise UsageError(f"{event_type}: {'; '.join(problems[:PROBLEMS_MAX])}")
 
 
 def checked_wait(name: str, value: object) -> float:
@@ -168,7 +169,7 @@ def _problems(value: object, path: str, levels: int) -> Iterator[str]:
         case float():
             if not math.isfinite(value):
                 yield f"{path}: {value} is no number in JSON; leave it out"
-        case None | date() | time() | UUID() | Position():  # sent as text
+        case None | date() | time() | UUID() | Position():  # null, or sent as text
             return
         case Mapping():
             for key, item in value.items():
