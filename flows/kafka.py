@@ -1,10 +1,12 @@
 """The main dataflow on Kafka: one member of a deployment, for the partitions that it currently owns.
 
-memory topic ──┐
-               ├─► decode ─► authorise ─► prepare ─► state ────────► route ─► output topics
-query topic ───┘                 ▲                   by partition
-control topic ─► decisions ──────┘
-"""
+    memory topic ──┐
+                   ├─► decode ─► authorise ─► prepare ─► state ────────► route ─► output topics
+    query topic ───┘                 ▲                   by partition
+    control topic ─► decisions ──────┘
+
+`MainKafkaFlow` is the flow of a process, and joins the group again after it lost its membership. For the time of one
+membership, `MainFlowMember` opens the components that the steps of `MainFlow` need."""
 
 import atexit
 import logging

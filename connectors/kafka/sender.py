@@ -306,6 +306,8 @@ class DeliverySink:
         """Serve delivery reports, and commit the barriers that are synced and delivered. The dataflow's thread calls it
         between batches, because the next output may come much later. Raise as `poll_outputs`."""
         self.sender.poll_outputs()
+        if not self._pending:
+            return
         first_unacknowledged, passed = self.sender.first_unacknowledged_barrier(), list[int]()
         for sequence, barrier in self._pending.items():
             if sequence < first_unacknowledged and barrier.is_synced():

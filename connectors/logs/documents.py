@@ -120,7 +120,7 @@ def records(source: LogFile, *, as_document: bool) -> Iterator[bytes]:
 def _parsed_prefix(start: bytes) -> object:
     """Return the parsed prefix of a document, with its open brackets closed."""
     builder = ObjectBuilder()
-    with suppress(ijson.JSONError):
+    with suppress(ijson.JSONError, UnicodeDecodeError):  # the latter for a lone surrogate
         for event, value in ijson.basic_parse(BytesIO(start), use_float=True):
             builder.event(event, value)
     return getattr(builder, "value", None)

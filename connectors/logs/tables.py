@@ -43,7 +43,7 @@ _COLUMN_NAMES: Mapping[str, tuple[str, ...]] = {
     "environment": ("environment",),
     "project_id": ("project_id",),
 }
-_JSON_FIELDS = ("metadata", "entities", "relations", "derived_from")  # written by `export` as JSON in a column of text
+_JSON_FIELDS = ("metadata", "entities", "relations", "derived_from", "cleared")  # `export` writes them as JSON texts
 # (limit, factor to milliseconds) of times below the limit: seconds until the year 5138, milliseconds, microseconds.
 _TIME_UNITS = ((1e11, 1e3), (1e14, 1.0), (1e17, 1e-3))
 _NANOSECOND_MS = 1e-6
@@ -106,7 +106,8 @@ class TableReader:
         element = {  # a column with the name of a field that another column fills is renamed
             fields.get(column, f"{column} (column)" if column in filled else column): json_value(value, scope.zone)
             for column, value in row.items()
-            if value is not None and value == value  # data frames have NaN for a missing value
+            # Data frames have NaN for a missing value. Elsewhere it stays a null, which is part of the ids of rows.
+            if value is not None and (value == value or column not in fields)
         }
         if "timestamp" in element:
             element["timestamp"] = _event_time(element["timestamp"], scope.zone)

@@ -24,7 +24,7 @@ from recallflow.connectors.logs import documents, sources
 from recallflow.connectors.logs.log_format import ImportScope, LogFormat
 from recallflow.connectors.logs.owners import unclear_identities
 from recallflow.connectors.logs.registry import FORMATS, Log, Registry, log_name
-from recallflow.connectors.logs.sources import LogFile, open_source
+from recallflow.connectors.logs.sources import LogFile, LogHead, open_source
 from recallflow.connectors.logs.tables import csv_format
 from recallflow.errors import InvalidRecord, UsageError
 from recallflow.parsing import parse
@@ -642,7 +642,9 @@ def test_any_bytes_in_any_place(name: str, data: st.DataObject) -> None:
     text = WHOLE[name]
     at = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(at, min(len(text), at + 40)) | st.just(len(text)))
-    damaged = text[:at] + data.draw(st.binary(max_size=20)) + text[end:]
+    damaged = text[:at] + data.draw(st.binary(max_size=20) | st.just(b"\\udc00")) + text[end:]
+    for one in FORMATS:
+        one.recognises(LogHead(damaged))
     check(format_of(name), held("export.json", damaged))
 
 
