@@ -73,7 +73,7 @@ def _scores(body: bytes, count: int) -> list[float]:
     except KeyError as error:
         raise RerankerError(f"the response for {count} texts has no {error.args[0]!r}") from None
     except (TypeError, ValueError) as error:
-        raise RerankerError(f"the response is invalid: {error}") from None
+        raise RerankerError(f"the response is invalid: {type(error).__name__}") from None  # it may quote a memory
 
 
 BATCH = 8  # texts per run of the model; they are padded to the longest one

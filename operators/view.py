@@ -316,9 +316,14 @@ class View:
         self._staged[keys.event_id(self._hot.key, self._hot.stored_name(event_id))] = digest.encode()
 
     def begin_owner(self) -> None:
-        """Stage the first records of a new owner. Raise DecryptionFailed."""
-        if self._hot.next_change == 0 and (self._staged or (self._graph is not None and self._graph.staged.effects)):
+        """Stage the first records of a new owner. Raise DecryptionFailed, also for a known owner without a readable
+        key: the commit of the batch would fail."""
+        if not self._staged and (self._graph is None or not self._graph.staged.effects):
+            return
+        if self._hot.next_change == 0:
             self._partition.begin_owner(self._hot.owner, self._hot.key)
+        else:
+            self._partition.check_owner_key(self._hot.key)
 
     def stage(self, further: Values, position: Position | None = None) -> None:
         """Add the effects of the successful event to the transaction, with further values and its position."""

@@ -259,6 +259,11 @@ class Partition:
         user = self.keyring.user(owner.tenant_id, owner.user_id)
         self._pending[keys.user_owner(user, key)] = owner.environment.encode()
 
+    def check_owner_key(self, key: bytes) -> None:
+        """Raise DecryptionFailed if a known owner has no readable key. `key` is the prefix of the owner's records."""
+        if self.keyring.encrypts:
+            _ = self._owner_keys.ciphers[key]
+
     def owners_of(self, tenant_id: str, user_id: str) -> list[Owner]:
         stored = self.scan(keys.users_owners(self.keyring.user(tenant_id, user_id)))
         return [Owner(tenant_id, environment.decode(), user_id) for _, environment in stored]

@@ -219,8 +219,8 @@ class Judge:
         """Return whether to warn that most likely no memory answers. That is so if the probability of an answer is very
         low. It is also so if the probability is below one half and all of the following hold: the question has at least
         two words; no word occurs near the best memories; no participant whom the question names wrote any of these; and
-        either no vector is similar or, if spelling or words alone are compared, the question has three words or no
-        memory has a similar spelling. A question of a single word is often answered in other words."""
+        either no vector is similar or, if spelling or words alone are compared, the question has three or more words
+        or no memory has a similar spelling. A question of a single word is often answered in other words."""
         basis, count = self.weight_key[0], len(self.stems)
         if not count or answerable < UNANSWERABLE:
             return count > 0

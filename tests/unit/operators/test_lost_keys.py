@@ -115,6 +115,18 @@ def test_owner_with_a_lost_key_gets_unreadable_answers(filled: Harness) -> None:
     assert answers(ask(filled, "ann"))[0]["memories"]
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_key_lost_while_its_owner_is_in_memory_stops_nothing(filled: Harness, is_deleted: bool) -> None:
+    partition, record = filled.directory.partition(0), keys.owner_key(of(filled, ANN))
+    if is_deleted:
+        partition._db.delete(record)
+    else:
+        partition._db.put(record, b"garbled")
+    partition._owner_keys.ciphers.pop(of(filled, ANN))
+    said = [make_event("message", 10, id=f"{user}-new", user_id=user, content="tea") for user in ("ann", "bo")]
+    assert [letter.error.code for letter in letters(filled.run(MEMORIES, *said))] == ["unreadable"]
+
+
 def test_write_for_an_owner_with_a_lost_key_is_refused(filled: Harness) -> None:
     events = [
         make_event("message", 10, id="new", content="more"),
