@@ -70,12 +70,12 @@ def model_metrics(meters: Iterable[Meter]) -> Iterator[Metric]:
     is_open = dict[str, float]()
     for meter in meters:
         is_open[meter.model] = meter.breaker_open
-        for (tenant, task), spent in sorted(meter.spent.items()):
+        for (tenant, task), spent in sorted(dict(meter.spent).items()):
             calls.add_metric([meter.model, tenant, task], spent.calls)
             tokens.add_metric([meter.model, tenant, task, "prompt"], spent.prompt_tokens)
             tokens.add_metric([meter.model, tenant, task, "completion"], spent.completion_tokens)
         failed = Counter(dict.fromkeys(get_args(ModelFailure), 0))
-        for (_, code), count in sorted(meter.failures.items()):
+        for (_, code), count in dict(meter.failures).items():
             failed[code] += count
         for code, count in sorted(failed.items()):
             failures.add_metric([meter.model, code], count)

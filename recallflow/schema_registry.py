@@ -240,7 +240,9 @@ def _check_finite(value: Any, field: str = "") -> None:
     """Raise InvalidRecord for a number that JSON lacks: as null it would be lost. `field` is the path of the value."""
     if isinstance(value, dict | list):
         for name, one in value.items() if isinstance(value, dict) else enumerate(value):
-            _check_finite(one, f"{field}.{name}" if field else str(name))
+            # An embedding has hundreds of finite numbers, which need no path.
+            if isinstance(one, dict | list) or (isinstance(one, float) and not math.isfinite(one)):
+                _check_finite(one, f"{field}.{name}" if field else str(name))
     elif isinstance(value, float) and not math.isfinite(value):
         raise InvalidRecord.of("invalid_event", f"is {value}, which JSON lacks: send a number, or leave it out", field)
 

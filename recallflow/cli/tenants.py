@@ -252,7 +252,7 @@ def _effective_from(options: argparse.Namespace) -> str:
 
     if options.control is not None:
         return f"from {DELAY_MS / 1_000:g} s after now, in engines started with that file"
-    return f"for records appended at least {DELAY_MS / 1_000:g} s from now"
+    return f"for records appended {DELAY_MS / 1_000:g} s from now or later"
 
 
 def _key_line(fields: Mapping[str, Any]) -> str:

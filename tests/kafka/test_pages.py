@@ -52,7 +52,7 @@ def test_readme_commands_answer_and_members_share_partitions(servers: str, tmp_p
     with running(engine, tmp_path, servers):
         run("sh", remember, tmp_path)
         assert "My sister Ana is allergic to walnuts" in run("sh", ask, tmp_path)
-        assert "walnuts" in valid_name(tail, tmp_path)
+        assert "walnuts" in first_line(tail, tmp_path)
         second, third = more.replace(LOCAL, servers).splitlines()
         before = owned(servers)
         with running(second, tmp_path, servers), running(third, tmp_path, servers):
@@ -74,7 +74,7 @@ def is_spread(now: dict[str, set[int]], before: dict[str, set[int]]) -> bool:
     return len(now) == len(before) + 2 and all(now.values()) and sorted(numbers) == [*range(16)]
 
 
-def valid_name(command: str, folder: Path) -> str:
+def first_line(command: str, folder: Path) -> str:
     words = shlex.split(command)
     with subprocess.Popen(words, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -91,12 +91,19 @@ def test_errors_of_the_registry_stop_wait_or_refuse(status: int, body: object, e
     assert type(raised.value) is error
 
 
-def test_avro_values_that_json_lacks_are_converted() -> None:
+def test_avro_values_that_json_lacks_are_converted_or_refused() -> None:
     decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
-    fields = [{"name": "a", "type": "bytes"}, {"name": "b", "type": decimal}]
+    numbers = {"type": "array", "items": "double"}
+    fields = [{"name": "a", "type": "bytes"}, {"name": "b", "type": decimal}, {"name": "c", "type": numbers}]
     schema = orjson.dumps({"type": "record", "name": "R", "fields": fields}).decode()
-    found = read(200, {"schema": schema, "schemaType": "AVRO"}, FRAME + b"\2x\2\x7d")
-    assert orjson.loads(found) == {"a": "eA==", "b": 1.25}
+    answer, value = (
+        {"schema": schema, "schemaType": "AVRO"},
+        FRAME + b"\2x\2\x7d\4" + struct.pack("<dd", 2.5, 0.5) + b"\0",
+    )
+    assert orjson.loads(read(200, answer, value)) == {"a": "eA==", "b": 1.25, "c": [2.5, 0.5]}
+    with pytest.raises(InvalidRecord) as raised:
+        read(200, answer, value.replace(struct.pack("<d", 0.5), struct.pack("<d", math.inf)))
+    assert [problem.field for problem in raised.value.fields] == ["c.1"]
 
 
 def test_skipped_record_needs_no_registry() -> None:
