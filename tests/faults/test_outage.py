@@ -129,7 +129,7 @@ def test_killed_gateway_and_broker_lose_and_cross_no_answer(
         assert "Traceback" not in one.said() + other.said()
 
 
-LATE = 2_000
+LATE = 10_000  # messages: they take an engine some seconds, so that it answers queries before their end
 
 
 class Wire:
