@@ -192,8 +192,8 @@ _ORDERS: tuple[log.DateOrder, ...] = get_args(log.DateOrder)
 
 class Dates:
     """Detector of the order of day, month and year in a file, whose lines are in time order. An order fits if every
-    date is valid and none lies over a day before that of an earlier line. Without the
-    option `order`, exactly one must fit."""
+    date is valid and none lies over a day before that of an earlier line. Without
+    `order`, an option of the user, exactly one must fit."""
 
     def __init__(self, name: str, order: log.DateOrder | None) -> None:
         self._name, self._order = name, order
